@@ -76,20 +76,6 @@ def test_a_training_step_leaves_no_gradients():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "value"),
-    [
-        ("soft_pico", {"batch_size": 0}, "0"),
-        ("soft_pico", {"batch_size": "auto", "max_batch_size": 0}, "0"),
-        ("mixer_s32_224", {"img_size": (64, 64)}, "mixer_s32_224 .* 64 x 64"),
-        ("soft_pico+triton", {}, "triton"),
-    ],
-)
-def test_mistakes(name, change, value):
-    with pytest.raises(ValueError, match=value):
-        measure_models([name], **SMALL | change)
-
-
 # Images per second by batch.
 SATURATING = {8: 100, 16: 180, 32: 280, 64: 350, 128: 353, 256: 340, 512: 900}
 

@@ -11,20 +11,16 @@ from benchmarks.timer import Timing
 TINY = dict(num_bottleneck=4, head_dim=16)
 
 
-def test_forms_of_one_function():
-    """On tokens far enough apart for Newton to have converged."""
+@pytest.mark.parametrize("name", [name for name in OPERATORS if "triton" not in name])
+def test_forms_of_one_function(name):
+    """Softmax-free forms agree on tokens far enough apart for Newton to have converged."""
     tensors = {name: 4 * tensor for name, tensor in make_inputs(63, 2, 3, 6, 16).items()}
     expected = OPERATORS["naive"](**inputs_of(OPERATORS["naive"], tensors))
-    for name in ("newton", "cholesky", "newton-eager", "cholesky-eager"):
-        actual = OPERATORS[name](**inputs_of(OPERATORS[name], tensors))
-        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3, msg=name)
-
-
-@pytest.mark.parametrize("name", [name for name in OPERATORS if "triton" not in name])
-def test_inputs_of_each(name):
-    inputs = inputs_of(OPERATORS[name], make_inputs(20, **TINY))
-    assert list(inputs) == (["q", "k", "v"] if name in ("softmax", "linear") else ["q", "bottleneck", "v"])
-    assert OPERATORS[name](**inputs).shape == (1, 2, 20, 16)
+    inputs = inputs_of(OPERATORS[name], tensors)
+    actual = OPERATORS[name](**inputs)
+    assert actual.shape == expected.shape
+    if "k" not in inputs:
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_every_form_is_timed_at_every_length():
@@ -57,12 +53,6 @@ def test_tables():
         "| b | forward | 1.00 | 0.00 |",
     ]
     assert slopes_table(timings[:1]) == ""
-
-
-@pytest.mark.parametrize("change", [{"rounds": 1}, {"tokens": (20, 0)}, {"batch_size": 0}])
-def test_mistakes(change):
-    with pytest.raises(ValueError, match=r"(rounds|tokens|batch_size) .* [01]\."):
-        measure_operators(["newton"], **{"tokens": (20,), "rounds": 3, **change})
 
 
 def test_a_copy_reads_and_writes(monkeypatch):

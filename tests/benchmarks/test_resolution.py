@@ -1,8 +1,6 @@
 """The cost of a backbone per token: constant with a bound on the bottleneck tokens, and not without."""
 
 import pytest
-import timm
-import torch
 from captured_models import TWO_STAGES
 
 from benchmarks.resolution import FORMS, measure_resolutions, resolution_table
@@ -34,25 +32,9 @@ def test_a_bound_changes_nothing_at_224(memory):
     assert len({memory[form, SIZES[0]].memory for form in FORMS}) == 1
 
 
-def test_table(memory):
-    small = measure_resolutions("soft_pico", [(64, 64), (96, 64)], {"a": QUICK}, rounds=3)
-    assert [(len(t.seconds), t.size) for t in small.values()] == [(3, 256), (3, 384)]
-    assert resolution_table(small).count("\n") == 3
-    assert resolution_table(memory).count("not measured") == 4
-
-
 def test_steps_expected_to_take_too_long_are_left_out():
-    found = measure_resolutions("soft_pico", [(64, 64), (64, 96)], {"a": QUICK}, rounds=3, max_seconds=0)
-    assert [len(timing.seconds) for timing in found.values()] == [3, 0]
-
-
-@pytest.mark.parametrize("size", [(1536, 64), (65, 129), (193, 1001)])
-@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
-def test_images_of_any_ratio(name, size):
-    model = timm.create_model(name, features_only=True, max_bottleneck=(7, 7)).eval()
-    with torch.inference_mode():
-        maps = model(torch.randn(1, 3, *size))
-    assert [tuple(m.shape[2:]) for m in maps] == [
-        tuple(-(-side // stride) for side in size) for stride in (4, 8, 16, 32)
-    ]
-    assert all(m.isfinite().all() and m.is_contiguous() for m in maps)
+    found = measure_resolutions("soft_pico", [(64, 64), (96, 64)], {"a": QUICK}, rounds=3, max_seconds=0)
+    assert [(len(t.seconds), t.size) for t in found.values()] == [(3, 256), (0, 384)]
+    *_, first, second = resolution_table(found).splitlines()
+    assert "not measured" in second
+    assert "not measured" not in first

@@ -3,11 +3,10 @@
 from functools import partial
 from itertools import pairwise
 
-import pytest
 import torch
 
 from benchmarks import timer
-from benchmarks.timer import Timing, measure, numbered, require_at_least, seconds_of, time_in_turn
+from benchmarks.timer import Timing, measure, numbered, seconds_of, time_in_turn
 
 
 def test_repeated_names_are_numbered():
@@ -71,9 +70,3 @@ def test_a_step_without_memory_leaves_the_others_alone():
     assert (large.seconds, large.memory) == ((), None)
     assert (len(small.seconds), small.memory) == (3, 40)
     assert (len(uncounted.seconds), uncounted.memory) == (3, None)
-
-
-@pytest.mark.parametrize("values", [{"rounds": 2}, {"tokens": 5, "rounds": -1}])
-def test_values_that_are_too_small(values):
-    with pytest.raises(ValueError, match=f"rounds .* {values['rounds']}"):
-        require_at_least(3, **values)

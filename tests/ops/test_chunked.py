@@ -1,14 +1,11 @@
-"""Functions computed in parts: the same results and gradients as at once, and little more memory than softmax."""
+"""Functions computed in parts: the same results and gradients as at once; tests/benchmarks/atlas measures memory."""
 
 from collections.abc import Callable
-from functools import cache, partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.atlas.measure import build_attention, training_step
-from benchmarks.memory import step_memory
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention import bigbird
 from soft_vit.ops import chunked, windows
@@ -21,7 +18,6 @@ BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer"]
 KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "local", "longformer", "bigbird"]
 # Attention types whose fused kernels cannot be differentiated twice.
 ONCE = {"nystrom", "agent", "local", "atrous", "longformer", "bigbird"}
-LINEAR = [kind for kind, attention in ATTENTIONS.items() if attention.cost == "N"]
 
 
 @pytest.fixture
@@ -92,17 +88,6 @@ def test_backward_refuses_directions_that_were_redrawn(kind: str, part_after_par
         loss.backward()
 
 
-@cache
-def training_bytes(kind: str, side: int = 84, width: int = 64) -> int:
-    step = partial(training_step, feat_size=(side, side))
-    return step_memory(partial(build_attention, kind, side, 32), (1, side**2, width), "cpu", step)
-
-
-@pytest.mark.parametrize("kind", LINEAR)
-def test_training_needs_little_more_memory_than_softmax_attention(kind: str) -> None:
-    assert training_bytes(kind) <= 1.5 * training_bytes("softmax")
-
-
 def attend_heads(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
     """A function of each head, with values of half the width and twice the heads, and weights of each head."""
     return (q @ weight).sin().repeat_interleave(2, dim=1) * v * shared
@@ -168,15 +153,6 @@ def test_some_inputs_need_no_gradient(function: Callable[..., Tensor], part_afte
         with torch.no_grad():
             found.append(attend(q, v, weight, shared))
     torch.testing.assert_close(found[:2], found[2:])
-
-
-def test_batches_of_gradients_are_refused(part_after_part: Callable[[bool], None], monkeypatch) -> None:
-    part_after_part(True)
-    monkeypatch.setattr(chunked, "TOKEN_CHUNK_BYTES", 1)
-    inputs = small_inputs(attend_tokens)
-    x = attend_tokens(*inputs)
-    with pytest.raises(RuntimeError):
-        torch.autograd.grad(x, inputs[0], torch.ones(3, *x.shape, dtype=x.dtype), is_grads_batched=True)
 
 
 def test_random_numbers_and_autocast_are_those_of_forward(part_after_part: Callable[[bool], None]) -> None:

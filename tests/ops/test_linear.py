@@ -48,12 +48,6 @@ def test_features_are_elu_plus_one_and_positive_where_that_rounds_to_zero() -> N
     assert x.grad.tolist() == [0.0, 1.0]
 
 
-@pytest.mark.parametrize("num_tokens", LENGTHS)
-def test_equals_the_dense_form(num_tokens: int) -> None:
-    q, k, v = inputs(num_tokens, torch.float64)
-    torch.testing.assert_close(linear_attention(q, k, v), dense(q, k, v, causal=False), rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("least", [1, 1 << 40])
 def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, monkeypatch) -> None:
     monkeypatch.setattr(chunked, "MIN_TOKENS", least)
@@ -67,11 +61,11 @@ def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, m
 
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)
-@pytest.mark.parametrize("chunk_size", [1, 16, 64])
-def test_causal_equals_the_dense_form(num_tokens: int, chunk_size: int) -> None:
+@pytest.mark.parametrize("chunk_size", [None, 1, 16, 64])
+def test_equals_the_dense_form(num_tokens: int, chunk_size: int | None) -> None:
     q, k, v = inputs(num_tokens, torch.float64)
-    actual = causal_linear_attention(q, k, v, chunk_size)
-    torch.testing.assert_close(actual, dense(q, k, v, causal=True), rtol=1e-12, atol=1e-13)
+    actual = causal_linear_attention(q, k, v, chunk_size) if chunk_size else linear_attention(q, k, v)
+    torch.testing.assert_close(actual, dense(q, k, v, causal=bool(chunk_size)), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)

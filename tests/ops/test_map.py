@@ -38,46 +38,31 @@ def inputs(grid: tuple[int, int], seed: int = 0) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
 
 
-def assert_same_function(actual, expected, grid: tuple[int, int]) -> None:
-    """Results and gradients of two functions of (q, k, v) agree to float64 rounding of sums of at most N terms."""
+@pytest.mark.parametrize(
+    ("attend", "kernel_size", "dilation"),
+    [
+        *((local_attention, size, None) for size in (1, 3, 7)),
+        *((atrous_attention, None, dilation) for dilation in (1, 2, 3, 8)),
+        *((sparse_attention, *options) for options in ((1, 2), (3, 3), (7, 2), (5, 8), (3, 1))),
+    ],
+)
+@pytest.mark.parametrize("grid", GRIDS)
+def test_softmax_over_the_neighbourhood_the_phase_or_both(attend, kernel_size, dilation, grid) -> None:
+    """Results and gradients agree to float64 rounding of sums of at most N terms."""
+    options = [option for option in (kernel_size, dilation) if option]
+    mask = torch.zeros(1, dtype=torch.bool)
+    if kernel_size:
+        mask = mask | near(grid, kernel_size)
+    if dilation:
+        mask = mask | in_phase(grid, dilation)
     ours, reference = inputs(grid), inputs(grid)
     weight = torch.randn(ours[0].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    got, wanted = actual(*ours), expected(*reference)
+    got, wanted = attend(*ours, Layout(grid), *options), masked_softmax_attention(*reference, mask)
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13)
     (got * weight).sum().backward()
     (wanted * weight).sum().backward()
     for name, mine, theirs in zip("qkv", ours, reference, strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-11, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
-
-
-@pytest.mark.parametrize("kernel_size", [1, 3, 7])
-@pytest.mark.parametrize("grid", GRIDS)
-def test_local_is_softmax_over_the_neighbourhood(grid: tuple[int, int], kernel_size: int) -> None:
-    assert_same_function(
-        lambda q, k, v: local_attention(q, k, v, Layout(grid), kernel_size),
-        lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size)),
-        grid,
-    )
-
-
-@pytest.mark.parametrize("dilation", [1, 2, 3, 8])
-@pytest.mark.parametrize("grid", GRIDS)
-def test_atrous_is_softmax_over_the_phase(grid: tuple[int, int], dilation: int) -> None:
-    assert_same_function(
-        lambda q, k, v: atrous_attention(q, k, v, Layout(grid), dilation),
-        lambda q, k, v: masked_softmax_attention(q, k, v, in_phase(grid, dilation)),
-        grid,
-    )
-
-
-@pytest.mark.parametrize(("kernel_size", "dilation"), [(1, 2), (3, 3), (7, 2), (5, 8), (3, 1)])
-@pytest.mark.parametrize("grid", GRIDS)
-def test_sparse_is_one_softmax_over_the_union(grid: tuple[int, int], kernel_size: int, dilation: int) -> None:
-    assert_same_function(
-        lambda q, k, v: sparse_attention(q, k, v, Layout(grid), kernel_size, dilation),
-        lambda q, k, v: masked_softmax_attention(q, k, v, near(grid, kernel_size) | in_phase(grid, dilation)),
-        grid,
-    )
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -107,19 +92,13 @@ def test_tokens_out_of_sight_do_not_matter(attend) -> None:
 
 
 @pytest.mark.parametrize(
-    "attend",
-    [
-        lambda *qkv: local_attention(*qkv, Layout((15, 13)), 5, 0.5),
-        lambda *qkv: atrous_attention(*qkv, Layout((15, 13)), 3, 0.5),
-        lambda *qkv: sparse_attention(*qkv, Layout((15, 13)), 5, 3, 0.5),
-    ],
-    ids=["local", "atrous", "sparse"],
+    ("attend", "options"), [(local_attention, (5,)), (atrous_attention, (3,)), (sparse_attention, (5, 3))]
 )
-def test_dropout_keeps_the_mean(attend) -> None:
+def test_dropout_keeps_the_mean(attend, options) -> None:
     torch.manual_seed(0)
     q, k, _ = (x.detach() for x in inputs((15, 13)))
     # Values of one: every undropped row gives 1. Rows of p weights w have the variance sum w^2 <= 1.
-    x = attend(q, k, torch.ones_like(q))
+    x = attend(q, k, torch.ones_like(q), Layout((15, 13)), *options, 0.5)
     assert x.std() > 0.1
     # 2 * 3 * 195 independent rows, deviation at most 1 each: 5 sigma is 5 / sqrt(1170).
     assert abs(x[..., 0].mean() - 1) < 5 / 1170**0.5
