@@ -1,6 +1,7 @@
 """Annotations in COCO's format (cocodataset.org/#format-data), checked entry by entry."""
 
 import json
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -176,7 +177,7 @@ def _object(
         kept["area"] = width * height if area is None else float(area)
     except _MALFORMED:
         return "object_broken", {}
-    if not np.isfinite([x, y, width, height, kept["area"]]).all():
+    if not all(map(math.isfinite, (x, y, width, height, kept["area"]))):
         return "object_broken", {}
     kept |= {"bbox": [x, y, width, height], "iscrowd": int(bool(entry.get("iscrowd")))}
     if kept["id"] in seen:
