@@ -2,27 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from stored import saved_bytes
 
 from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.layers.mlp import Mlp, apply_in_chunks
 
 # Float64 on both sides, with products of other shapes: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12
-
-
-def saved_bytes(compute) -> int:
-    """Bytes that autograd keeps after compute(), each storage once."""
-    storages = {}
-
-    def pack(x: Tensor) -> Tensor:
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        y = compute()
-    assert y.requires_grad
-    return sum(storages.values())
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 5, 63, 100])

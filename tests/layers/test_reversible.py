@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from stored import saved_bytes
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, PostNormBlock, PreNormBlock, attention_class, reversible_blocks
@@ -51,7 +52,8 @@ def result_and_gradients(compute, blocks: nn.ModuleList, x: Tensor) -> dict[str,
     return {"y": y.detach(), "x": x.grad, **grads}
 
 
-def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+def assert_equals_autograd(blocks: nn.ModuleList, x: Tensor) -> None:
+    actual, expected = (result_and_gradients(compute, blocks, x) for compute in (reversible_blocks, plain))
     scale = max(value.norm() for value in expected.values())
     for name, value in expected.items():
         # A gradient that cancels, as that of a key's bias, is rounding: held against the largest instead.
@@ -69,30 +71,25 @@ def test_blocks_are_the_two_streams_of_the_paper() -> None:
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_gradients_equal_those_of_autograd(attention: str) -> None:
-    blocks, x = make_blocks(attention).eval(), tokens()
-    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+    assert_equals_autograd(make_blocks(attention).eval(), tokens())
 
 
-@pytest.mark.parametrize(
-    "options", [{"drop_path": 0.5}, {"proj_drop": 0.3}, {"mlp_chunks": 3}, {"mlp_chunks": 3, "proj_drop": 0.3}]
-)
+@pytest.mark.parametrize("options", [{"drop_path": 0.5}, {"proj_drop": 0.3}, {"mlp_chunks": 3, "proj_drop": 0.3}])
 def test_what_is_random_is_the_same_when_computed_again(options: dict) -> None:
-    blocks, x = make_blocks("softmax", depth=4, **options).train(), tokens(batch=6)
-    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+    assert_equals_autograd(make_blocks("softmax", depth=4, **options).train(), tokens(batch=6))
 
 
 def test_random_sampling_in_training_is_the_same_when_computed_again() -> None:
     torch.manual_seed(0)
     attns = [attention_class("soft")(DIM, 3, feat_size=GRID, sr_ratio=2, sampling="random") for _ in range(2)]
-    blocks, x = nn.ModuleList(PostNormBlock(DIM, attn) for attn in attns).double().train(), tokens()
-    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+    assert_equals_autograd(nn.ModuleList(PostNormBlock(DIM, attn) for attn in attns).double().train(), tokens())
 
 
 def test_frozen_and_shared_parameters() -> None:
-    blocks, x = make_blocks(), tokens()
+    blocks = make_blocks()
     blocks[0].attn.q.weight.requires_grad_(False)
     blocks[2].mlp = blocks[0].mlp
-    assert_same(result_and_gradients(reversible_blocks, blocks, x), result_and_gradients(plain, blocks, x))
+    assert_equals_autograd(blocks, tokens())
 
 
 def test_autocast_is_the_same_when_computed_again() -> None:
@@ -110,25 +107,15 @@ def test_autocast_is_the_same_when_computed_again() -> None:
         assert (grads[0][name] - grad).norm() <= 2**-8 * scale, name
 
 
-def saved_bytes(compute, blocks: nn.ModuleList) -> int:
-    """Bytes that autograd keeps for backward, parameters apart, each storage once."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in blocks.parameters()}
-    storages = {}
-
-    def pack(x: Tensor) -> Tensor:
-        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        compute(blocks, tokens().requires_grad_(), GRID)
-    return sum(size for pointer, size in storages.items() if pointer not in own)
-
-
 def test_stored_activations_do_not_grow_with_depth() -> None:
-    stream = tokens().nbytes
-    for depth in (2, 8):
-        assert saved_bytes(reversible_blocks, make_blocks(depth=depth)) <= 2 * stream
-    assert saved_bytes(plain, make_blocks(depth=8)) >= 8 * 10 * stream
+    x = tokens().requires_grad_()
+
+    def stored(compute, depth: int) -> int:
+        blocks = make_blocks(depth=depth)
+        return saved_bytes(lambda: compute(blocks, x, GRID), blocks.parameters())
+
+    assert max(stored(reversible_blocks, depth) for depth in (2, 8)) <= 2 * x.nbytes
+    assert stored(plain, 8) >= 8 * 10 * x.nbytes
 
 
 def test_inference_and_copies() -> None:

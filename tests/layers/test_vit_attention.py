@@ -78,19 +78,22 @@ def local_vit(**options: Any) -> VisionTransformer:
     """A ViT that works on the map of each image."""
     torch.manual_seed(0)
     small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5, "kernel_size": 3}
-    return timm.create_model("local_vit_tiny_patch16", img_size=64, dynamic_img_size=True, **small, **options)
+    return timm.create_model("local_vit_tiny_patch16", **{"img_size": 64, "dynamic_img_size": True, **small, **options})
 
 
-def rotary_vit(**options: Any) -> Any:
+def rotary_vit() -> Any:
     """EVA-02 whose attention was swapped, dynamic in size."""
     torch.manual_seed(0)
     small = {"embed_dim": 96, "num_heads": HEADS, "depth": 2, "num_classes": 5}
-    model = timm.create_model("eva02_tiny_patch14_224", img_size=56, dynamic_img_size=True, **small, **options)
+    model = timm.create_model("eva02_tiny_patch14_224", img_size=56, dynamic_img_size=True, **small)
     swap_attention(model, "local", kernel_size=3)
     return model
 
 
-@pytest.mark.parametrize(("make", "patch"), [(local_vit, 16), (rotary_vit, 14)], ids=["ViT", "EVA-02"])
+two_vits = pytest.mark.parametrize(("make", "patch"), [(local_vit, 16), (rotary_vit, 14)], ids=["ViT", "EVA-02"])
+
+
+@two_vits
 @pytest.mark.parametrize("sizes", [((4, 6), (5, 2)), ((4, 6), (6, 4))], ids=["other tokens", "as many tokens"])
 @pytest.mark.parametrize("through", ["forward", "forward_intermediates"])
 def test_gradient_checkpointing_of_images_of_two_sizes(make: Any, patch: int, sizes: Any, through: str) -> None:
@@ -106,10 +109,10 @@ def test_gradient_checkpointing_of_images_of_two_sizes(make: Any, patch: int, si
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize(("make", "patch"), [(local_vit, 16), (rotary_vit, 14)], ids=["ViT", "EVA-02"])
+@two_vits
 def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
     model = make().eval()
-    batches = [images(4 * patch, 9 * patch), images(9 * patch, 4 * patch), images(3 * patch, 5 * patch)]
+    batches = [images(height * patch, width * patch) for height, width in ((4, 9), (9, 4), (3, 5))]
     with torch.inference_mode():
         expected = [model(x) for x in batches]
 
@@ -152,10 +155,8 @@ def test_compiled(kind: str) -> None:
 
 
 def test_attn_mask_is_a_padding_mask() -> None:
-    attn, plain = (
-        attn_layer("performer")(DIM, HEADS, qkv_bias=True),
-        ATTENTIONS["performer"](DIM, HEADS, feat_size=(9,)),
-    )
+    attn = attn_layer("performer")(DIM, HEADS, qkv_bias=True)
+    plain = ATTENTIONS["performer"](DIM, HEADS, feat_size=(9,))
     plain.load_state_dict(attn.state_dict())
     x, mask = torch.randn(2, 9, DIM), torch.arange(9) < torch.tensor([[9], [5]])
     expected = plain(x, (9,), 0, mask)
@@ -171,11 +172,7 @@ def test_attn_mask_is_a_padding_mask() -> None:
 def test_maps_that_are_not_square() -> None:
     """Given to attn_layer, or found by a model by name."""
     model = create(attn_layer("local", (4, 7), kernel_size=3), img_size=(64, 112))
-    named = timm.create_model(
-        "local_vit_tiny_patch16",
-        **{"class_token": True, "global_pool": "token", "img_size": (64, 112), "kernel_size": 3},
-        **{"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5},
-    ).eval()
+    named = local_vit(class_token=True, global_pool="token", img_size=(64, 112), dynamic_img_size=False).eval()
     named.load_state_dict(model.state_dict())
     torch.testing.assert_close(model(images(64, 112)), named(images(64, 112)))
     # 25 tokens would be a square without a class token.
