@@ -325,8 +325,9 @@ class StagedModel(nn.Module):
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes
         self.head = self.make_head(num_classes, **get_device_dtype(self))
-        if isinstance(self.head, nn.Linear):
-            init_linear(self.head)
+        for module in self.head.modules():
+            if isinstance(module, nn.Linear):
+                init_linear(module)
         self.head.train(self.training)
 
     def prune_intermediate_layers(

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import warnings
 from argparse import Namespace
 from contextlib import nullcontext
@@ -25,7 +26,7 @@ from soft_vit.weights.read import NOTES_KEY, Notes, unwrap_state_dict
 
 
 def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:
-    """The released names and shapes, with one number in each."""
+    """Return tensors of the released names and shapes, each with one number in memory."""
     return {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(depths).items()}
 
 
@@ -102,7 +103,7 @@ def test_adapted_to_the_model(options, pico_file, pico_weights):
 
 
 def test_a_head_that_is_left_out_is_said(pico_file):
-    with pytest.warns(UserWarning, match=r"pico\.pth has 11 classes .* model 1000: .* give num_classes=11") as warned:
+    with pytest.warns(UserWarning, match=r"pico\.pth.*1000.*num_classes=11") as warned:
         model = load(pico_file, "soft_pico")
     assert len(warned) == 1
     assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
@@ -129,7 +130,7 @@ def test_a_head_is_left_out_on_request(pico_file, pico_weights):
 def test_a_part_that_weights_lack_is_left_out_on_request(source, pico_file, pico_weights):
     overlay = dict(num_classes=11, **{source: str(pico_file) if source == "file" else dict(pico_weights)})
     arguments = dict(pretrained=True, pretrained_cfg_overlay=overlay, img_size=64, global_pool="attn")
-    with pytest.raises(ValueError, match="missing, such as attn_pool"):
+    with pytest.raises(ValueError, match="attn_pool"):
         timm.create_model("soft_pico", **arguments)
     model = timm.create_model("soft_pico", **arguments, pretrained_strict=False)
     for name, value in pico_weights.items():
@@ -168,30 +169,27 @@ def touch(path) -> Call:
 
 
 NO_CHECKPOINT = {
-    "text": (lambda _: b"<html>not found</html>", "damaged"),
-    "empty": (lambda _: b"", "damaged"),
-    "truncated": (lambda _: saved({"a": torch.zeros(9)})[:-100], "damaged"),
-    "number": (lambda _: saved(3), "must hold a state dict"),
-    "dictionary without tensors": (lambda _: saved({"state_dict": {"a": 1}}), "must hold a state dict"),
-    "torch file that runs code": (lambda s: saved({"a": torch.zeros(1), "b": touch(s)}), "could run code"),
-    "pickle that runs code": (lambda s: pickle.dumps(touch(s), protocol=2), "could run code"),
+    "text": lambda _: b"<html>not found</html>",
+    "empty": lambda _: b"",
+    "truncated": lambda _: saved({"a": torch.zeros(9)})[:-100],
+    "number": lambda _: saved(3),
+    "dictionary without tensors": lambda _: saved({"state_dict": {"a": 1}}),
+    "torch file that runs code": lambda s: saved({"a": torch.zeros(1), "b": touch(s)}),
+    "pickle that runs code": lambda s: pickle.dumps(touch(s), protocol=2),
     # torch's reader stops at the first byte of this protocol.
-    "newer pickle that runs code": (lambda s: pickle.dumps(touch(s), protocol=4), "damaged"),
+    "newer pickle that runs code": lambda s: pickle.dumps(touch(s), protocol=4),
 }
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # the attack is written with pickle's own protocol
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-@pytest.mark.parametrize(("write", "message"), NO_CHECKPOINT.values(), ids=NO_CHECKPOINT.keys())
-def test_what_is_no_checkpoint(write, message, suffix, tmp_path):
+@pytest.mark.parametrize("write", NO_CHECKPOINT.values(), ids=NO_CHECKPOINT.keys())
+def test_files_that_are_not_checkpoints(write, suffix, tmp_path):
+    """They are refused in one line that names the file, and their code does not run."""
     path, sentinel = tmp_path / f"file{suffix}", tmp_path / "executed"
     path.write_bytes(write(sentinel))
-    if suffix == ".safetensors":
-        message = "damaged"
-    with pytest.raises(ValueError, match=message) as refused:
+    with pytest.raises(ValueError, match=f"^.*{re.escape(str(path))}.*$"):
         load_weights(path)
-    assert str(path) in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
     assert not sentinel.exists()
 
 
@@ -203,40 +201,34 @@ def test_missing_file(tmp_path):
 @pytest.mark.parametrize(
     ("weights", "name", "options", "message"),
     [
-        (
-            lambda: released((1, 3, 20, 4)),
-            "soft_small",
-            {},
-            r"are unknown to the model, such as stages",
-        ),
-        (released, "soft_norm_small", {}, r"parameters are missing, such as stages"),
-        (released, "soft_medium", {}, r"such as stages\.2\.pos_embed with \(1, 196, 320\)"),
-        (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, "1 are unknown to the model, such as conv1.weight"),
-        (released, "soft_tiny", {"stage4": "soft"}, r"missing, such as stages\.3"),
-        (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"such as stages\.3\.cls_token"),
-        (released, "soft_tiny", {"local_kernel": 7}, r"another shape, such as .*local\.weight"),
-        (lambda: {**released(), "more": torch.zeros(1)}, "soft_tiny", {}, "unknown to the model, such as more"),
-        (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, "norm.bias .*not finite"),
+        (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
+        (released, "soft_norm_small", {}, r"stages\.1\.blocks\.2"),
+        (released, "soft_medium", {}, r"stages\.2\.pos_embed .*\(1, 196, 320\)"),
+        (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, r"conv1\.weight"),
+        (released, "soft_tiny", {"stage4": "soft"}, r"stages\.3"),
+        (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"stages\.3\.cls_token"),
+        (released, "soft_tiny", {"local_kernel": 7}, r"local\.weight"),
+        (lambda: {**released(), "more": torch.zeros(1)}, "soft_tiny", {}, "more"),
+        (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, r"norm\.bias .*finite"),
         (
             lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
             "soft_pico",
             {"img_size": 128, "num_bottleneck": 16},
-            r"another shape, such as .*sample\.weight",
+            r"sample\.weight",
         ),
         (
             lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()),
             "soft_pico",
             {"img_size": 64},
-            r"another shape, such as stages\.0\.pos_embed with \(1, 384, 32\)",
+            r"stages\.0\.pos_embed .*\(1, 384, 32\)",
         ),
     ],
     ids=["depth", "size", "width", "foreign", "names", "class token", "shape", "surplus", "infinite", "window", "map"],
 )
 def test_weights_of_another_model(weights, name, options, message):
     model = timm.create_model(name, device="meta", **options)
-    with pytest.raises(ValueError, match=message) as refused:
+    with pytest.raises(ValueError, match=f"^.*{message}.*$") as refused:
         load_into(model, weights())
-    assert len(str(refused.value).splitlines()) == 1
     assert "finite" in message or "check_checkpoint.py" in str(refused.value)
 
 
@@ -245,7 +237,7 @@ def test_a_refused_file_leaves_the_model_as_it_was(pico_weights, tmp_path):
     torch.save(released(), path)
     model = timm.create_model("soft_pico", num_classes=11, img_size=64)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match="another shape"):
+    with pytest.raises(ValueError, match="stages"):
         load_into(model, load_weights(path))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -258,7 +250,7 @@ WRAPPERS = {
 
 
 class TestLoadStateDict:
-    """What timm does with `checkpoint_path`: torch's own load_state_dict, strict."""
+    """torch's load_state_dict, which timm calls for `checkpoint_path`."""
 
     @pytest.mark.parametrize("name", ["soft_pico", "linformer_pyramid_pico"])
     def test_another_image_size(self, name, tmp_path):
@@ -292,27 +284,21 @@ class TestLoadStateDict:
 
     @pytest.mark.parametrize("strict", [True, False])
     @pytest.mark.parametrize(
-        ("weights", "message"),
+        ("weights", "name"),
         [
-            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed must be of shape"),
-            (
-                lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)},
-                r"conv\.weight must be of shape",
-            ),
-            (
-                lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()),
-                "pos_embed must be of shape",
-            ),
+            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed"),
+            (lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)}, r"conv\.weight"),
+            (lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()), "pos_embed"),
         ],
         ids=["foreign", "channels", "oblong"],
     )
-    def test_other_shapes_are_refused_by_mmengine_too(self, weights, message, strict):
-        """By itself it goes on with the random weights of such a layer."""
+    def test_other_shapes_are_refused_by_mmengine_too(self, weights, name, strict):
+        """MMEngine itself would keep the random weights of such a layer."""
         checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
         model = torch.nn.ModuleDict({"backbone": timm.create_model("soft_pico", img_size=64)})
-        given = {f"backbone.{name}": value for name, value in weights().items()}
+        given = {f"backbone.{key}": value for key, value in weights().items()}
         for load_state_dict in (model.load_state_dict, partial(checkpoint.load_state_dict, model)):
-            with pytest.raises(WeightsError, match=rf"backbone.*{message}"):
+            with pytest.raises(WeightsError, match=rf"backbone.*{name}"):
                 load_state_dict(given, strict=strict)
 
     def test_mmengine_resamples_by_the_noted_size(self, tmp_path):
@@ -382,12 +368,12 @@ def test_notes_of_the_other_attention(content, refused, tmp_path):
 
 
 class TestReversible:
-    """Another function, whose parameters have a prefix of their own."""
+    """Reversible models compute another function, so the names of their parameters differ."""
 
     KWARGS: ClassVar = dict(num_classes=11, img_size=64)
 
     def test_recorded_weights_are_refused(self):
-        with pytest.raises(ValueError, match=r"missing, such as stages\.0\.blocks\.reversible\.0"):
+        with pytest.raises(ValueError, match=r"stages\.0\.blocks\.reversible\.0"):
             timm.create_model("soft_pico", pretrained=True, reversible=True)
 
     @pytest.mark.parametrize("trained", [True, False])
@@ -395,21 +381,21 @@ class TestReversible:
         model = timm.create_model("soft_pico", reversible=trained, **self.KWARGS)
         torch.save(model.state_dict(), tmp_path / "file.pth")
         load(tmp_path / "file.pth", "soft_pico", reversible=trained, **self.KWARGS)
-        with pytest.raises(ValueError, match="missing"):
+        with pytest.raises(ValueError, match=r"stages\.0\.blocks"):
             load(tmp_path / "file.pth", "soft_pico", reversible=not trained, **self.KWARGS)
         other = torch.nn.Sequential(timm.create_model("soft_pico", reversible=not trained, **self.KWARGS))
         with pytest.raises(RuntimeError, match="Missing key"):
             other.load_state_dict(torch.nn.Sequential(model).state_dict())
 
     def test_files_of_earlier_versions(self, pico_weights):
-        """They have the names of plain blocks, and a note."""
+        """They have the names of plain blocks and note `reversible`."""
         meta = {NOTES_KEY: Notes("soft_pico", {"reversible": True}).to_dict()}
         content = {"state_dict": dict(pico_weights), "meta": meta}
         model = timm.create_model("soft_pico", reversible=True, **self.KWARGS)
         load_into(model, content)
         weight = model.stages[2].blocks[1].mlp.fc1.weight
         assert torch.equal(weight, pico_weights["stages.2.blocks.1.mlp.fc1.weight"])
-        with pytest.raises(ValueError, match="reversible must be True"):
+        with pytest.raises(ValueError, match="reversible"):
             load_into(timm.create_model("soft_pico", **self.KWARGS), content)
 
 

@@ -76,7 +76,7 @@ def test_every_model(name: str) -> None:
 
 @pytest.mark.parametrize("family", STAGED)
 def test_released_weights_and_back(family: str) -> None:
-    """Bit for bit, with buffers that the released code computes, under its names."""
+    """Bit for bit, with the buffers of released files, under their names."""
     row = FAMILIES[family]
     released = {name: torch.rand(shape) for name, shape in shapes(family, row.tiny).items()}
     model = timm.create_model(row.tiny, device="meta")
@@ -89,7 +89,7 @@ def test_released_weights_and_back(family: str) -> None:
 
 @every_family
 def test_features_and_pruning(family: str) -> None:
-    """`features_only`, `forward_intermediates` in its forms, and what is left after pruning, all say the same."""
+    """`features_only`, all forms of `forward_intermediates` and pruned models return the same features."""
     model, x = create(family), images(1, 96, 160)
     with torch.no_grad():
         final, maps = model.forward_intermediates(x)
@@ -117,7 +117,7 @@ def test_features_and_pruning(family: str) -> None:
 
 @every_family
 def test_heads_and_gradients(family: str) -> None:
-    """Classifiers may be taken off and put on; every parameter gets a gradient, the same with checkpointing."""
+    """Every parameter gets a gradient, the same with checkpointing; the classifier can be removed and replaced."""
     row, model, x = ROWS[family], create(family), images(2, 64, 64)
     logits = model(x)
     assert logits.shape == (2, 7)
@@ -146,7 +146,7 @@ def test_heads_and_gradients(family: str) -> None:
 
 @every_family
 def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
-    """The size by timm's configuration; dropout in every attention and MLP, but in MILA's that projects nothing."""
+    """The size comes from timm's configuration. Every attention and MLP has dropout, except MILA's attention."""
     rates = {"drop_path_rate": 0.5, **({} if family in ("ravlt", "mavit") else {"proj_drop_rate": 0.25})}
     cfg = {"input_size": (3, 96, 64)}
     row = ROWS[family]
@@ -162,7 +162,7 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_family
 def test_any_size_and_any_neighbours(family: str) -> None:
-    """An image's logits do not depend on its batch, also by vmap; the size may be set before or given at once."""
+    """Logits of an image do not depend on its batch, also under vmap; a set image size is as good as a given one."""
     model = create(family).double()
     weights = copy.deepcopy(model.state_dict())
     x = images(3, 72, 100).double()
@@ -199,7 +199,7 @@ def test_compiled(family: str) -> None:
 
 @slow_but("mavit", "flatten_swin")
 def test_a_model_that_lost_and_gained_modules_takes_its_weights(family: str) -> None:
-    """As torch does: what is missing and surplus is said, or refused if strict."""
+    """load_state_dict reports missing and surplus names, and raises if strict."""
     name = next((name for name in FAMILIES[family].models if name.endswith("_384")), FAMILIES[family].tiny)
     weights = timm.create_model(name, device="meta").state_dict()
     model = timm.create_model(name, device="meta", features_only=True, out_indices=(0, 1)).model
@@ -221,6 +221,6 @@ def test_weights_of_another_model_are_refused_and_identified(family: str, tmp_pa
     path = tmp_path / "other.pth"
     torch.save(content, path)
     for name in (mine, "soft_pico"):
-        with pytest.raises(ValueError, match=r"such as .*check_checkpoint\.py"):
+        with pytest.raises(ValueError, match=r"check_checkpoint\.py"):
             timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(path)})
     assert other in identify(load_weights(path))

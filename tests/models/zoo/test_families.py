@@ -1,4 +1,4 @@
-"""What the families have of their own: windows, bodies, sizes of images, and parts of released networks."""
+"""What differs between the families: windows, PVT and Swin, image sizes, and parts of released networks."""
 
 import pytest
 import timm
@@ -23,7 +23,7 @@ def create(family: str, **options) -> nn.Module:
 
 @pytest.mark.parametrize("shifted", [False, True])
 def test_softmax_block_equals_timms(shifted: bool) -> None:
-    """Where windows cut the map evenly; timm pads without a mask."""
+    """On maps that windows divide evenly; on others, timm pads without a mask."""
     torch.manual_seed(0)
     block = SoftmaxBlock(12, SoftmaxWindows(12, 3, window_size=3), window=3, shifted=shifted).double()
     theirs = SwinTransformerBlock(12, (9, 12), num_heads=3, window_size=3, shift_size=int(shifted)).double()
@@ -39,7 +39,7 @@ def test_softmax_block_equals_timms(shifted: bool) -> None:
 
 
 def dense(attn: SoftmaxWindows, x: Tensor, feat_size: tuple[int, int], shift: int) -> Tensor:
-    """Attention of all pairs in one window of the rolled map, of those that are neighbours in the map."""
+    """Return the attention of pairs of tokens in one window of the rolled map that are neighbours in the map."""
     (H, W), S = feat_size, attn.window_size[0]
     place = torch.arange(H * W)
     row, column = place // W, place % W
@@ -59,7 +59,7 @@ def dense(attn: SoftmaxWindows, x: Tensor, feat_size: tuple[int, int], shift: in
 @pytest.mark.parametrize("feat_size", [(6, 9), (7, 8), (2, 5), (4, 4)], ids=str)
 @pytest.mark.parametrize("shifted", [False, True])
 def test_softmax_windows_leave_padding_and_far_pairs_out(feat_size: tuple[int, int], shifted: bool) -> None:
-    """Maps that windows do not cut evenly, or smaller than one."""
+    """Also on maps that windows do not divide evenly, or that are smaller than a window."""
     torch.manual_seed(0)
     attn = SoftmaxWindows(8, 2, window_size=3).double()
     nn.init.normal_(attn.relative_position_bias_table)
@@ -116,7 +116,7 @@ def test_three_stages(family: str) -> None:
 
 
 def test_deit_takes_images_of_other_sizes() -> None:
-    """Set, or given at once; the position embedding is resampled as a file's is."""
+    """The position embedding is resampled the same way for a model, a file and a call."""
     torch.manual_seed(0)
     model, wide = (create("inline_deit", img_size=size) for size in (64, (64, 96)))
     wide.load_state_dict(checkpoint_filter_fn(model.state_dict(), wide))
@@ -129,14 +129,14 @@ def test_deit_takes_images_of_other_sizes() -> None:
 def test_deit_of_another_width_is_refused(tmp_path) -> None:
     weights = {name: torch.zeros(shape) for name, shape in shapes("inline_deit", "inline_deit_tiny").items()}
     torch.save({"model": weights}, tmp_path / "tiny.pth")
-    with pytest.raises(ValueError, match="do not fit inline_deit_small"):
+    with pytest.raises(ValueError, match="inline_deit_small"):
         timm.create_model(
             "inline_deit_small", pretrained=True, pretrained_cfg_overlay={"file": str(tmp_path / "tiny.pth")}
         )
 
 
 def test_an_odd_map_is_padded_before_its_first_convolution() -> None:
-    """The strip beside it holds what the bias makes of zeros, and not the zeros of the next convolution's padding."""
+    """The first convolution turns the padded strip into its bias; the next one sees that, not zeros."""
     torch.manual_seed(0)
     model = create("mila")
     # To multiples of 4 before the stem.
@@ -160,16 +160,16 @@ TWINS = {"ravlt_t": "mavit_t", "mavit_t": "ravlt_t"}
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_is_refused_where_no_head_tells_them_apart(name: str) -> None:
-    """Nor the layer before the head, by which alone their files differ: timm drops it from what is built here."""
+    """The files differ only in the layer before the head, which timm drops from these models."""
     other = {key: torch.zeros(shape) for key, shape in shapes(TWINS[name][:5], TWINS[name]).items()}
     for options in ({"features_only": True}, {"num_classes": 0}):
         overlay = {"state_dict": {"model": other, "epoch": 3}}
-        with pytest.raises(ValueError, match=f"do not fit {name}"):
+        with pytest.raises(ValueError, match=name):
             timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
 
 
 def test_released_frequencies() -> None:
-    """RAVLT saves those of each stage."""
+    """Released files hold the frequencies of each stage."""
     model = timm.create_model("ravlt_b", device="meta")
     for name, value in model.released_state_dict({}).items():
         count = len(value) // 2
@@ -188,7 +188,7 @@ def test_each_halving_rounds_a_side_up() -> None:
 
 
 def test_the_layer_before_the_head_goes_with_it() -> None:
-    """The head knows the channels of that layer alone, so neither stays without the other."""
+    """The head takes the channels of that layer, so both are removed together."""
     model = create("ravlt")
     with torch.no_grad():
         expected = model.forward_intermediates(images(1, 64, 64), norm=True)[1][-1]
@@ -199,7 +199,7 @@ def test_the_layer_before_the_head_goes_with_it() -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_softmax_is_where_it_is_said_to_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over one row of keys in RAVLT's first two stages, over all pairs of tokens in the last two of both."""
+    """Over one row of keys in the first two stages of RAVLT, over all pairs of tokens in the last two of both."""
     monkeypatch.setattr(timm.layers.config, "_USE_FUSED_ATTN", 0)
     with torch.no_grad(), SoftmaxCalls() as calls:
         create(name[:5])(images(1, 64, 64))
