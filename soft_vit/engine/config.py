@@ -1,15 +1,15 @@
-"""What a run is: a config file, its options, and the values that many entries share.
+"""Resolve a config: a file, options, and values that several entries share.
 
-`resolve` goes from top to bottom: the file, the options, shared values, flags of the command line, this machine,
-checks. What it returns is exactly what runs, and MMEngine saves it in the work directory.
+`resolve` reads from top to bottom: the file, the options, shared values, flags of the command line, this machine,
+checks. MMEngine saves its result, which is exactly what runs, in the work directory.
 
-| value at the top of a config | reaches |
+| value at the top of a config | sets |
 |---|---|
 | `data_root` | data sets without a folder of their own |
 | `image_size` | the model, generated data sets, and transforms that crop or resize |
 | `num_classes` | the model and the data preprocessor; None counts the classes of the training images |
 
-An entry that the file leaves open takes the shared value. An option replaces it in entries that have the file's value.
+An entry that the file does not set takes the shared value. An option also changes entries with the file's value.
 """
 
 import inspect
@@ -42,7 +42,7 @@ _SIZED = {
     "TimmAugment": "img_size",
     "TimmEvalCrop": "img_size",
 }
-# What Runner reads from the config without an argument of its own.
+# Keys that MMEngine reads from a config, in addition to the arguments of its Runner.
 _READ_BY_RUNNER = {
     "activation_checkpointing",
     "compile",
@@ -54,15 +54,15 @@ _READ_BY_RUNNER = {
     "tta_model",
     "tta_pipeline",
 }
-# Hooks of default_runtime.py that configs of earlier versions lack.
+# Hooks of default_runtime.py that saved configs of earlier versions lack.
 _ADDED_HOOKS = {
     "weights": {"type": "WeightsHook"},
     "stop": {"type": "StopHook"},
     "throughput": {"type": "ThroughputHook"},
 }
-# Modules that saved configs of earlier versions import, and where their classes are now.
+# Modules that saved configs of earlier versions import, and the modules that replace them.
 _MOVED = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
-# Default hooks for which MMEngine itself understands None.
+# Default hooks that MMEngine itself leaves out if they are None.
 _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
 
 
@@ -78,14 +78,14 @@ def resolve(
     validate: bool = True,
     launcher: str = "none",
 ) -> Config:
-    """Read a config file and return what runs: with its options, shared values and flags, on this machine.
+    """Return the config that runs, from a file, options, shared values, flags and this machine.
 
-    config: see `find_config`; MMEngine's pure Python style is read as well. options: values by dotted name, as of
-    `--cfg-options`. num_classes: of a checkpoint, for a config that leaves them open. Flags are those of
+    config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as of
+    `--cfg-options`. num_classes: of a checkpoint, for a config without a number of classes. Flags are those of
     `soft_vit.engine.run.train`.
 
     Raises FileNotFoundError for a missing file, and ValueError for a file that cannot be read, an option that does not
-    fit or changes nothing, and values that contradict each other.
+    fit or has no effect, and values that contradict each other.
     """
     options = dict(options or {})
     cfg = read_config(find_config(config))
@@ -114,7 +114,6 @@ def resolve(
         scale_learning_rate(cfg)
 
     _check_options(cfg, options)
-    _check_channel_order(cfg)
     return cfg
 
 
@@ -130,18 +129,18 @@ def find_config(path: str | Path) -> Path:
     if not path.is_file() and path.parts[:1] == ("configs",):
         path = RESOURCES / path
     if not path.is_file():
-        raise FileNotFoundError(f"There is no config {path}; give the path of a .py file such as those in configs/.")
+        raise FileNotFoundError(f"config must be an existing .py file, such as those in configs/, got {path}.")
     return path
 
 
 def read_config(path: Path) -> Config:
-    """Return a config as its file says. Raises ValueError for a file that is not Python."""
+    """Return the config of a file, with today's names of modules. Raises ValueError for a file that is not Python."""
     try:
         config = Config.fromfile(str(path), import_custom_modules=False)
     except (SyntaxError, UnicodeError) as error:
         raise ValueError(f"The config {path} cannot be read ({one_line(error)}).") from error
     if getattr(config, "_imported_names", None):
-        # The pure Python style holds classes; names can be saved.
+        # The pure Python style holds classes; only names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
     elif config.get("custom_imports"):
         names = config.custom_imports.imports
@@ -150,7 +149,7 @@ def read_config(path: Path) -> Config:
         import_modules_from_strings(**config.custom_imports)
     for _, entry in entries(config):
         if isinstance(entry.get("type"), str) and entry["type"].startswith("soft_vit."):
-            # Modules move, registered names stay.
+            # Modules have moved, registered names have not.
             entry["type"] = type_name(entry)
     return config
 
@@ -167,25 +166,11 @@ def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
     for option in options:
         key = option.partition(".")[0]
         if key not in read and not (key in _SHARED and _reaches(cfg, key)):
-            raise ValueError(f"The option {option} must name a value that a run reads; this one changes nothing.")
-
-
-def _check_channel_order(cfg: Config) -> None:
-    """Refuse BGR images for a preprocessor whose means are RGB."""
-    preprocessors = (cfg.get("data_preprocessor"), (cfg.get("model") or {}).get("data_preprocessor"))
-    if all(type_name(entry or {}) != "RecipeDataPreprocessor" for entry in preprocessors):
-        return
-    for split, loader in _loaders(cfg):
-        for place, entry in entries(loader, f"{split}_dataloader"):
-            if type_name(entry) == "LoadImageFromFile":
-                raise ValueError(
-                    f"{place} loads BGR images, and RecipeDataPreprocessor takes RGB; use the data set ImageTree, or "
-                    "data_preprocessor=dict(type='ClsDataPreprocessor', to_rgb=True, ...)."
-                )
+            raise ValueError(f"An option must change the run, got {option}, which has no effect.")
 
 
 def _reaches(cfg: Config, name: str) -> bool:
-    """Whether an entry received a shared value."""
+    """Return whether an entry takes a shared value."""
     if name == "data_root":
         return any(dataset.get("data_root") == cfg.data_root for dataset in _datasets_of(cfg))
     return bool(_timm_model(cfg)) or (name == "image_size" and any(True for _ in _sized(cfg)))
@@ -195,12 +180,12 @@ def _reaches(cfg: Config, name: str) -> bool:
 
 
 def type_name(entry: Mapping[str, Any]) -> str:
-    """Return the class that an entry names, without the scope of a registry or the path of a module."""
+    """Return the name of an entry's class, without a registry's scope or a module's path."""
     return str(entry.get("type", "")).rpartition(".")[2]
 
 
 def entries(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every mapping in a config with its dotted name."""
+    """Yield the dotted name and the mapping of every entry of a config."""
     if isinstance(value, Mapping | Config):
         yield place, value
         inside = list(value.items())
@@ -213,7 +198,7 @@ def entries(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _timm_model(cfg: Config) -> dict[str, Any]:
-    """The entry of a timm model; an empty one for any other model."""
+    """Return the entry of a timm model, or {} for another model."""
     model = cfg.get("model") or {}
     return model if "model_name" in model else {}
 
@@ -225,7 +210,7 @@ def _loaders(cfg: Config) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _datasets(config: Any) -> Iterator[dict[str, Any]]:
-    """The entry of a data set, and those inside it."""
+    """Yield the entry of a data set, and those of data sets that it wraps."""
     if isinstance(config, dict):
         yield config
         for inner in (config.get("dataset"), *config.get("datasets", ())):
@@ -238,7 +223,7 @@ def _datasets_of(cfg: Config) -> Iterator[dict[str, Any]]:
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Dotted name and entry of each type of _SIZED, and the argument for its size."""
+    """Yield the dotted name, the entry and the argument of size of each type in _SIZED."""
     for name, entry in entries(cfg, place):
         if argument := _SIZED.get(type_name(entry)):
             yield name, entry, argument
@@ -259,13 +244,11 @@ def _share_data_root(cfg: Config, old: Any) -> None:
     for place, entry in entries(cfg) if old not in (None, cfg.data_root) else ():
         for key, value in entry.items():
             if isinstance(value, str) and value.startswith(old):
-                raise ValueError(
-                    f"{place}.{key} must be set as well as data_root, which it was made from, got {value}."
-                )
+                raise ValueError(f"{place}.{key} must follow data_root={cfg.data_root}, got {value}; set it as well.")
 
 
 def _count_classes(cfg: Config) -> int | None:
-    """Count the folders of the training images; None where none are named yet."""
+    """Return the number of classes of the training images, or None for a config without their folder."""
     for dataset in _datasets((cfg.get("train_dataloader") or {}).get("dataset")):
         if type_name(dataset) == "ImageTree" and dataset.get("data_root"):
             given = {key: dataset[key] for key in ("label_file", "classes") if dataset.get(key)}
@@ -295,20 +278,20 @@ def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None
         for place, entry, argument in _sized(cfg.get(f"{split}_dataloader"), f"{split}_dataloader"):
             if _pair(entry[argument]) != _pair(value):
                 raise ValueError(
-                    f"{place}.{argument} must be the size of the model, {value}, got {entry[argument]}; set image_size "
-                    "alone, which reaches both."
+                    f"{place}.{argument} must be {value}, the size of the model, got {entry[argument]}; set only "
+                    "image_size, which sets both."
                 )
 
 
 def _agree(cfg: Config, name: str, argument: str, old: Any, options: Mapping[str, Any]) -> Any:
-    """Return a shared value, or that of the model where it is the model's alone. Raises ValueError if they differ."""
+    """Return a shared value, or the model's if only the model has one. Raises ValueError if they differ."""
     value, own = cfg.get(name), _timm_model(cfg).get(argument)
     if own is not None and (value is None or (f"model.{argument}" in options and name not in options)):
         value = own
         if name in cfg:
             cfg[name] = own
     elif own not in (None, old, value):
-        raise ValueError(f"model.{argument} must be {name}, which is {value}, got {own}; set {name} alone.")
+        raise ValueError(f"model.{argument} must equal {name}={value}, got {own}; set only {name}.")
     return value
 
 
@@ -329,23 +312,24 @@ def _pair(size: int | list | tuple) -> tuple[int, ...]:
 
 
 def _choose_loop(cfg: Config) -> None:
-    """Let `train_cfg.by_epoch` choose between the loops that resume exactly, unless the config names another loop."""
+    """Let MMEngine's `train_cfg.by_epoch` choose between the loops that resume exactly, unless `type` names another."""
     loop = cfg.get("train_cfg") or {}
     by_epoch = loop.pop("by_epoch", None)
-    if by_epoch is not None and loop.get("type", "ExactEpochLoop") in ("ExactEpochLoop", "ExactIterLoop"):
-        own = loop.get("type")
+    if by_epoch is not None and loop.get("type") in (None, "ExactEpochLoop", "ExactIterLoop"):
         loop["type"] = "ExactEpochLoop" if by_epoch else "ExactIterLoop"
-        if own not in (None, loop["type"]):
-            loop.pop("max_iters" if by_epoch else "max_epochs", None)
+        loop.pop("max_iters" if by_epoch else "max_epochs", None)
 
 
 def _drop_late_schedules(cfg: Config) -> None:
-    """Leave out schedules that would begin after a run was shortened; open ones last as long as the run in MMEngine."""
+    """Remove schedules without an `end` that would begin after the run; MMEngine refuses them."""
     run = cfg.get("train_cfg") or {}
+
+    def begins_late(scheduler: Mapping[str, Any]) -> bool:
+        length = run.get("max_epochs" if scheduler.get("by_epoch", True) else "max_iters")
+        return "end" not in scheduler and bool(length) and scheduler.get("begin", 0) >= length
+
     if isinstance(cfg.get("param_scheduler"), list):
-        ends = (run.get("max_epochs" if one.get("by_epoch", True) else "max_iters") for one in cfg.param_scheduler)
-        pairs = zip(cfg.param_scheduler, ends, strict=True)
-        cfg.param_scheduler = [one for one, end in pairs if "end" in one or not end or one.get("begin", 0) < end]
+        cfg.param_scheduler = [scheduler for scheduler in cfg.param_scheduler if not begins_late(scheduler)]
 
 
 def _complete_hooks(cfg: Config) -> None:
@@ -355,11 +339,11 @@ def _complete_hooks(cfg: Config) -> None:
 
 
 def _use_amp(cfg: Config) -> None:
-    """Switch to autocast on any device: in bfloat16, unless the config asks for float16."""
+    """Use autocast on any device, in bfloat16 unless the config sets float16."""
     wrapper = cfg.optim_wrapper
     kind = type_name(wrapper) or "OptimWrapper"
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
-        raise ValueError(f"optim_wrapper.type must be SafeOptimWrapper with --amp, got {kind}.")
+        raise ValueError(f"optim_wrapper.type must be SafeOptimWrapper for --amp, got {kind}.")
     wrapper.type = "SafeOptimWrapper"
     if wrapper.get("dtype") != "float16":
         wrapper.pop("loss_scale", None)
@@ -367,15 +351,15 @@ def _use_amp(cfg: Config) -> None:
 
 
 def _choose_checkpoint(cfg: Config, resume: str | None) -> None:
-    """resume: "auto", for the newest checkpoint in the work directory, or a path."""
+    """Set `load_from` and `resume`, from "auto", for the newest checkpoint in the work directory, or from a path."""
     if resume is None and cfg.get("resume") and not cfg.get("load_from"):
-        # As MMEngine understands it.
+        # As in MMEngine.
         resume = "auto"
     if resume == "auto":
         newest = find_newest_checkpoint(cfg.work_dir)
         if newest is None:
-            # A job that restarts itself passes --resume from the start.
-            print(f"No checkpoint in {cfg.work_dir}: training starts from the beginning.")
+            # Jobs that restart themselves pass --resume the first time, too.
+            print(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
         resume = newest and str(newest)
         cfg.resume = False
     if resume is not None:

@@ -1,4 +1,4 @@
-"""A config fitted to this machine: loaders, processes, and a learning rate for their batch."""
+"""Fit a config to this machine: data loaders, processes, and the learning rate for their batch."""
 
 import os
 
@@ -8,16 +8,16 @@ from mmengine.config import Config
 __all__ = ["LAUNCHERS", "fit_loaders", "fit_processes", "scale_learning_rate"]
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
-"""What can start the processes of a run, as MMEngine names it."""
+"""Launchers of the processes of a run, by MMEngine's names."""
 
 
 def fit_loaders(cfg: Config) -> None:
-    """Fit the workers and the memory of data loaders."""
+    """Fit workers and pinned memory of data loaders."""
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
         workers = loader.get("num_workers", 0)
         if workers:
-            # They finish their batch when a cluster sends SIGTERM to every process.
+            # Workers finish their batch when a cluster sends SIGTERM to every process.
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
         elif loader.get("persistent_workers"):
             loader["persistent_workers"] = False
@@ -26,23 +26,20 @@ def fit_loaders(cfg: Config) -> None:
 
 
 def fit_processes(cfg: Config, launcher: str) -> None:
-    """Fit several processes to the machine: MMEngine assumes a GPU for each."""
+    """Fit several processes to the machine, because MMEngine assumes a GPU for each."""
     if launcher not in LAUNCHERS:
         raise ValueError(f"launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}.")
     cfg.launcher = launcher
     if launcher == "none":
         return
     if torch.cuda.is_available():
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        if launcher == "pytorch" and processes > torch.cuda.device_count():
-            raise ValueError(f"There must be a GPU for each process, got {torch.cuda.device_count()} for {processes}.")
         return
     if launcher != "pytorch" or "RANK" not in os.environ:
         raise ValueError(
-            f"The launcher {launcher} needs GPUs or torchrun; start several CPU processes with "
+            f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; start them with "
             "`torchrun --nproc_per_node=N tools/train.py CONFIG --launcher pytorch`."
         )
-    # Statistics over processes need GPUs; here each process keeps its own.
+    # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
     if wrapper["type"].endswith("MMDistributedDataParallel"):
@@ -59,10 +56,9 @@ def scale_learning_rate(cfg: Config) -> None:
     base = (cfg.get("auto_scale_lr") or {}).get("base_batch_size")
     if not base:
         raise ValueError(
-            "The learning rate cannot be scaled without auto_scale_lr.base_batch_size, the number of images that the "
-            "config's learning rate belongs to."
+            f"auto_scale_lr.base_batch_size must be the number of images of a step at the config's rate, got {base}."
         )
-    # MMEngine's own rule, which would scale again, ignores accumulated batches and the bounds.
+    # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds.
     cfg.auto_scale_lr.enable = False
     loader = cfg.train_dataloader
     batch = (loader.get("batch_sampler") or {}).get("batch_size", loader.get("batch_size"))
@@ -74,8 +70,8 @@ def scale_learning_rate(cfg: Config) -> None:
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
         for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
             value = scheduler[bound]
-            # A value for each parameter group, or one for all.
+            # One value for each parameter group, or one for all.
             many = isinstance(value, list | tuple)
             scheduler[bound] = [one * images / base for one in value] if many else value * images / base
     if int(os.environ.get("RANK", 0)) == 0:
-        print(f"The learning rate is {optimizer.lr:g} for steps of {images} images; {before:g} belongs to {base}.")
+        print(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -23,11 +23,11 @@ class ClassificationMetric(BaseMetric):
     topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes of
     the images, if not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
-    prefix: replaces `accuracy`, and also precedes `cross_entropy`, to tell two metrics apart.
-    Raises ValueError for no k or one below 1, and for an image of a class that class_indices leaves out.
+    prefix: replaces `accuracy`, and also precedes `cross_entropy`, to distinguish two metrics.
+    Raises ValueError for a k below 1, and for an image of a class outside class_indices.
 
-    Processes exchange sums, not predictions. A sampler that deals images out in turn, as DefaultSampler does, repeats
-    some at the end; they are not counted twice.
+    Processes exchange sums, not predictions. Samplers such as DefaultSampler repeat images at the end to give each rank
+    the same number; the repeated ones are not counted.
 
     The loss comes from probabilities in fp32, so one image contributes at most 87.3 (the smallest normal number).
     """
@@ -43,8 +43,8 @@ class ClassificationMetric(BaseMetric):
     ) -> None:
         super().__init__(**kwargs)
         self.topk = (topk,) if isinstance(topk, int) else tuple(topk)
-        if not self.topk or min(self.topk) < 1:
-            raise ValueError(f"topk is {self.topk}; give at least one number, each 1 or more.")
+        if min(self.topk) < 1:
+            raise ValueError(f"topk must be positive ints, got {self.topk}.")
         self.class_indices = None if class_indices is None else torch.as_tensor(class_indices)
         self.confusion = confusion
         self.confusion_table: Tensor | None = None
@@ -56,7 +56,7 @@ class ClassificationMetric(BaseMetric):
         self.results.append(self.measure(score, target.to(score.device)).cpu())
 
     def measure(self, score: Tensor, target: Tensor) -> Tensor:
-        """Rows of target, prediction, loss and a hit for each k, float64; score: `[B, C]`, target: `[B]`."""
+        """Return rows of target, prediction, loss and a hit for each k, float64; score: `[B, C]`, target: `[B]`."""
         if self.class_indices is not None:
             score, target = self._restrict(score, target)
         self._num_classes = score.shape[1]
@@ -68,20 +68,19 @@ class ClassificationMetric(BaseMetric):
         return torch.stack([target.double(), top[:, 0].double(), loss, *(h.double() for h in hits)], dim=1)
 
     def _restrict(self, score: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The columns of class_indices, and labels as positions in it."""
+        """Return the columns of class_indices, and labels as positions in it."""
         indices = self.class_indices.to(score.device)
         place = torch.full((score.shape[1],), -1, device=score.device)
         place[indices] = torch.arange(len(indices), device=score.device)
         left_out = target[place[target] < 0]
         if len(left_out):
             raise ValueError(
-                f"An image has the class {int(left_out[0])}, which is not in class_indices; add it there, or remove "
-                "such images."
+                f"class_indices must hold the class of each image, got an image of class {int(left_out[0])}."
             )
         return score[:, indices], place[target]
 
     def evaluate(self, size: int) -> dict[str, float]:
-        """The metrics over all processes; size: number of images in the data set."""
+        """Return the metrics over all processes; size: number of images in the data set."""
         rank, world_size = get_dist_info()
         own = len(range(rank, size, world_size))
         rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:own]
@@ -93,14 +92,14 @@ class ClassificationMetric(BaseMetric):
         return self.compute_metrics(sums.tolist())
 
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
-        """results: number of images, sum of the losses, and the number of hits for each k."""
+        """Return the metrics from the number of images, the sum of losses, and the hits for each k."""
         images, loss, *hits = results
         accuracies = {f"{self.prefix}/top{k}": 100 * hit / images for k, hit in zip(self.topk, hits, strict=True)}
         front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
         return {**accuracies, f"{front}cross_entropy": loss / images}
 
     def _count_pairs(self, rows: Tensor) -> Tensor:
-        """The `confusion_table` over all processes."""
+        """Return the `confusion_table` over all processes."""
         count = torch.tensor(self._num_classes)
         all_reduce(count, op="max")
         pairs = (rows[:, 0] * count + rows[:, 1]).long()

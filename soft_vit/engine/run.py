@@ -27,8 +27,8 @@ _runs_in_this_process = itertools.count()
 class TrainResult:
     """The result of a training run.
 
-    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last one
-    that the run wrote or resumed from, or None.
+    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last
+    checkpoint that the run wrote, or else the one that it resumed from.
     """
 
     metrics: dict[str, float]
@@ -66,15 +66,14 @@ def train(
     auto_scale_lr: bool = False,
     stop_signals: Sequence[str] = ("SIGTERM", "SIGINT"),
 ) -> TrainResult:
-    """Train what a config describes.
+    """Train the model of a config.
 
     work_dir: by default work_dirs/<config name>. resume: None, "auto" for the newest checkpoint in the work directory,
-    or the path of one. amp: autocast in bfloat16, or in optim_wrapper.dtype=float16. validate: run the config's
-    validation. options: entries of the config by dotted name. launcher: "none" or that of the processes.
-    auto_scale_lr: scale the learning rate with the batch. stop_signals: at one of these the run is saved and the
-    process ends with code 75.
+    or a path. amp: autocast in bfloat16, or in optim_wrapper.dtype=float16. validate: run the config's validation.
+    options: values of the config by dotted name. launcher: see `LAUNCHERS`. auto_scale_lr: scale the learning rate with
+    the batch. stop_signals: signals at which the run is saved and the process ends with code 75.
 
-    Raises ValueError or FileNotFoundError for what cannot be used.
+    Raises ValueError or FileNotFoundError for arguments that do not fit.
     """
     cfg = resolve(
         config,
@@ -91,7 +90,7 @@ def train(
         raise ValueError(f"The config {cfg.filename} must have a train_dataloader with a dataset.")
     cls = DATASETS.get(dataset["type"])
     if isinstance(cls, type) and issubclass(cls, ReadingDataset):
-        # The runner would say so after pages of its config.
+        # Before the runner creates files and logs its config.
         require_data_root(dataset.get("data_root"))
     with traceback_in_log(), listening(stop_signals):
         runner = build_runner(cfg)
@@ -100,20 +99,20 @@ def train(
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Return MMEngine's Runner of a resolved config, in a process group where several processes run on CPUs."""
+    """Return MMEngine's Runner for a resolved config; for several CPU processes, start their process group."""
     if cfg.launcher == "pytorch" and not torch.cuda.is_available() and not torch.distributed.is_initialized():
         # MMEngine would choose NCCL.
         torch.distributed.init_process_group("gloo")
     run = next(_runs_in_this_process)
     if run and cfg.get("experiment_name") is None:
-        # MMEngine would share logs between two runs that begin in one second.
+        # Two runs of one name that begin in the same second would share MMEngine's logs.
         cfg.experiment_name = f"{Path(cfg.filename).stem}_run{run}"
     return Runner.from_cfg(cfg)
 
 
 @contextmanager
 def traceback_in_log() -> Iterator[None]:
-    """Write the traceback of an error in the block into the log of the run, and raise the error again."""
+    """Write the traceback of an error in the block to the log file of the run, and raise the error again."""
     try:
         yield
     except Exception:

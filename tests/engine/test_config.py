@@ -254,13 +254,6 @@ def test_amp_keeps_float16(tmp_path, own, switched):
     assert cfg.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
 
 
-def test_bgr_images_under_rgb_means_are_refused():
-    options = {"train_dataloader.dataset.pipeline": [{"type": "mmpretrain.LoadImageFromFile"}, {"type": "PackInputs"}]}
-    with pytest.raises(ValueError, match=r"train_dataloader\.dataset\.pipeline\.0"):
-        resolve(CONFIGS / "soft_tiny.py", options)
-    resolve(DEMO, options)
-
-
 SCHEDULERS = [
     {"type": "LinearLR", "start_factor": 0.05},
     {"type": "CosineAnnealingLR", "eta_min": 1e-5},

@@ -1,4 +1,4 @@
-"""Batches: collated from few tensors, then normalised, erased and mixed on their device."""
+"""Collate batches, then normalise, erase and mix them on their device."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ __all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
 
 @FUNCTIONS.register_module()
 def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Stack packed samples to `inputs` [B, ...] and `labels` [B]; nothing else of a sample reaches the model.
+    """Stack packed samples to `inputs` [B, ...] and `labels` [B], and drop the rest of the samples.
 
-    A worker passes each tensor through a file descriptor of its own, and every DataSample would hold one for its label.
+    Workers pass each tensor through a file descriptor, of which DataSamples would need one for each label.
     """
-    # PyTorch's own stacking writes straight into memory shared with the main process.
+    # PyTorch's collating writes straight into memory shared with the main process.
     inputs = default_collate([sample["inputs"] for sample in batch])
     return {"inputs": inputs, "labels": torch.cat([sample["data_samples"].gt_label for sample in batch])}
 
 
 def samples_of_labels(labels: Tensor) -> list[DataSample]:
-    """The DataSample of each label [B], on its device."""
+    """Return a DataSample for each label [B], on its device."""
     samples = []
     for label in labels.split(1):
         sample = DataSample()
@@ -39,9 +39,10 @@ def samples_of_labels(labels: Tensor) -> list[DataSample]:
 
 @register(MODELS)
 class RecipeDataPreprocessor(BaseDataPreprocessor):
-    """Normalises uint8 images [B, 3, H, W] and turns labels into targets, by timm's own functions.
+    """Normalises uint8 RGB images [B, 3, H, W] and turns labels into targets, by timm's own functions.
 
-    Takes batches of `collate_labels`, or of DataSamples.
+    Takes batches of `collate_labels`, or of DataSamples. Images of mmcv's LoadImageFromFile are BGR; use MMPretrain's
+    ClsDataPreprocessor with `to_rgb=True` for these.
 
     mean, std: of RGB values in [0, 255]. reprob: probability of random erasing (Zhong et al., arXiv 1708.04896).
     mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; with both,
@@ -78,16 +79,16 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
             )
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # What a SwitchRecipeHook of MMPretrain assigns; as an attribute alone it would change nothing.
-        if name != "batch_augments":
-            super().__setattr__(name, value)
-        elif value is not None:
-            raise ValueError(
-                "RecipeDataPreprocessor mixes by its own mixup and cutmix; give SwitchRecipeHook batch_augments=None, "
-                "which ends these, or use ClsDataPreprocessor."
-            )
-        elif self.mixing is not None:
+    @property
+    def batch_augments(self) -> Mixup | None:
+        """Mixup and CutMix, under the name that MMPretrain's SwitchRecipeHook sets to None to end them."""
+        return self.mixing
+
+    @batch_augments.setter
+    def batch_augments(self, value: None) -> None:
+        if value is not None:
+            raise ValueError(f"batch_augments must be None, which ends mixup and cutmix, got {value}.")
+        if self.mixing is not None:
             self.mixing.mixup_enabled = False
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:

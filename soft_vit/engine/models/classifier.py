@@ -1,4 +1,4 @@
-"""The classifier that the demo and ImageNet configs train."""
+"""The classifier of the demo and ImageNet configs."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from mmpretrain.models import TimmClassifier
 from mmpretrain.structures import DataSample
 from torch import nn
 
-import soft_vit  # noqa: F401  its models have to be known to timm before one is built by name
+import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.models.base import require_known
 from soft_vit.registry import MODELS, register
@@ -19,8 +19,8 @@ __all__ = ["TimmProgressClassifier"]
 class TimmProgressClassifier(TimmClassifier):
     """mmpretrain's TimmClassifier, which also logs the accuracy on each training batch.
 
-    The weights in its checkpoints have the names of the timm model; those that it begins with are named by `load_from`.
-    frozen_stages: the stem and so many stages are not trained, 0 for none; see `freeze_stages`. with_cp: recompute
+    Its checkpoints use the parameter names of the timm model; `load_from` sets the initial weights.
+    frozen_stages: number of stages that are frozen with the stem, 0 for none; see `freeze_stages`. with_cp: recompute
     activations in the backward pass. compile_model: compile the timm model with torch.compile, True or a dict of its
     options. channels_last: keep images and convolutions in that memory format.
     """
@@ -39,11 +39,11 @@ class TimmProgressClassifier(TimmClassifier):
     ) -> None:
         require_known(model_name)
         if checkpoint_path:
-            # timm would read it its own way.
-            raise ValueError(f"load_from must name the weights, not model.checkpoint_path, got {checkpoint_path!r}.")
+            # timm would read it without the checks of load_from.
+            raise ValueError(f"checkpoint_path must be empty, got {checkpoint_path!r}; set load_from.")
         super().__init__(model_name, *args, **kwargs)
-        # Before a run MMEngine calls every init_weights() that it finds, over pretrained weights too; timm's models
-        # have initialised themselves.
+        # Before a run MMEngine calls each init_weights(), which would overwrite pretrained weights; timm's models are
+        # initialised already.
         self.model.is_init = True
         if frozen_stages:
             self._frozen = freeze_stages(self.model, frozen_stages)
@@ -51,7 +51,7 @@ class TimmProgressClassifier(TimmClassifier):
         if channels_last:
             self.model.to(memory_format=torch.channels_last)
         if compile_model:
-            # In place: a compiled wrapper would add a prefix to the names in checkpoints.
+            # In place, because a compiled wrapper would add a prefix to the names in checkpoints.
             self.model.compile(**({} if compile_model is True else compile_model))
 
     def forward(self, inputs: torch.Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
@@ -75,16 +75,13 @@ class TimmProgressClassifier(TimmClassifier):
         self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
     ) -> dict[str, torch.Tensor]:
         if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
-            # It would broadcast labels to scores where the batch has as many images as there are classes.
-            raise ValueError(
-                "model.loss.use_soft is True and the batch has labels without scores; set model.loss.use_soft=False, "
-                "or mixup, cutmix or smoothing in data_preprocessor."
-            )
+            # With as many images as classes, labels would be broadcast to scores.
+            raise ValueError("model.loss.use_soft=True needs mixup, cutmix or smoothing in data_preprocessor.")
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         if "gt_score" in data_samples[0]:
             target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)
         else:
             target = torch.cat([sample.gt_label for sample in data_samples])
-        # MMEngine logs it, and sums only names that contain "loss".
+        # MMEngine logs it, and adds only names with "loss" to the loss.
         losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
         return losses

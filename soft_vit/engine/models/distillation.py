@@ -1,4 +1,4 @@
-"""Learning from a teacher: DeiT, Touvron et al., arXiv 2012.12877, Sec. 4.
+"""Distillation from a teacher (DeiT, Touvron et al., arXiv 2012.12877, Sec. 4).
 
 Letters: B batch, K classes, C channels, H x W the image.
 """
@@ -20,14 +20,12 @@ from soft_vit.weights.read import notes_of
 
 __all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
 
-KINDS = ("hard", "soft")
-
 
 def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) -> Tensor:
-    """The teacher's term of the loss, from logits `[B, K]` of both.
+    """Return the distillation loss, from logits `[B, K]` of both.
 
-    hard: the cross-entropy with the teacher's decision as label (DeiT, eq. 3). soft: tau^2 times the divergence
-    KL(teacher || student) of the distributions at temperature tau, a mean over the batch (eq. 2).
+    kind: `hard`, the cross-entropy with the teacher's decision as label (DeiT, eq. 3), or `soft`, tau^2 times the
+    divergence KL(teacher || student) at temperature tau, a mean over the batch (eq. 2).
     """
     if kind == "hard":
         return F.cross_entropy(student, teacher.argmax(dim=1))
@@ -36,10 +34,10 @@ def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) 
 
 
 class Teacher(nn.Module):
-    """A frozen timm model that sees a student's batch at its own mean, deviation and size.
+    """A frozen timm model that converts a student's batch to its own mean, std and image size.
 
     mean, std: of the student's images per channel, in pixel values (0 to 255). img_size: of the teacher; batches of
-    another size are resampled to it.
+    another size are resampled.
     """
 
     def __init__(self, model: nn.Module, mean: Tensor, std: Tensor, img_size: int | tuple[int, int]) -> None:
@@ -53,7 +51,7 @@ class Teacher(nn.Module):
         self.eval()
 
     def view(self, x: Tensor) -> Tensor:
-        """The student's batch `[B, C, H, W]` as the teacher takes it."""
+        """Return the student's batch `[B, C, H, W]` with the teacher's normalisation and size."""
         x = x * self.scale + self.shift
         if x.shape[-2:] != self.img_size:
             x = F.interpolate(x, self.img_size, mode="bicubic", align_corners=False, antialias=True)
@@ -67,7 +65,7 @@ class Teacher(nn.Module):
 
 
 class _Unowned:
-    """Keeps a module out of the module tree of its owner, and shares it with the owner's copies."""
+    """Holds a module outside its owner's module tree, and shares it with copies of the owner."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -77,20 +75,17 @@ class _Unowned:
 
 
 def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: Tensor) -> Teacher:
-    """A teacher from arguments of timm.create_model, with pretrained=True or with `checkpoint`, the path of a file.
+    """Build a teacher from arguments of timm.create_model, with pretrained=True or `checkpoint`, the path of a file.
 
-    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, ValueError for a teacher
-    without weights or of another number of classes.
+    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, ValueError for a teacher without weights or
+    with another number of classes.
     """
     options = dict(options)
     checkpoint = options.pop("checkpoint", None)
     if bool(options.get("pretrained")) == (checkpoint is not None):
-        raise ValueError(
-            f"The teacher {options.get('model_name')} needs weights from one place; set either pretrained=True or "
-            "checkpoint to the path of a file."
-        )
+        raise ValueError(f"teacher must have either pretrained=True or checkpoint, the path of a file, got {options}.")
     if checkpoint is None:
-        # For another number of classes timm would create an untrained head.
+        # With another number of classes timm would create an untrained head.
         options.pop("num_classes", None)
     else:
         options.setdefault("num_classes", num_classes)
@@ -105,8 +100,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         model.pretrained_cfg = {**model.pretrained_cfg, **told}
     if not fits:
         raise ValueError(
-            f"The teacher {options['model_name']} does not have the student's {num_classes} classes; choose one "
-            "that was trained on the same classes."
+            f"teacher must have the student's {num_classes} classes, got {options['model_name']} with other ones."
         )
     img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
     return Teacher(model, mean, std, img_size)
@@ -116,16 +110,16 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
 class DistillClassifier(TimmProgressClassifier):
     """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
 
-    teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Its pretrained_cfg says what mean,
-        deviation and size its images have (`pretrained_cfg_overlay` changes them), and notes of a checkpoint what mean
-        and deviation. Its weights are in no checkpoint.
+    teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Mean, std and size of its images
+        are those of its pretrained_cfg (`pretrained_cfg_overlay` changes them); notes of a checkpoint replace mean and
+        std. Checkpoints do not contain the teacher.
     distillation: `hard` or `soft`. tau: the temperature of `soft`.
 
-    The teacher sees the batch after mixup, and takes it for RGB. The student has no distillation token: its one head
-    learns from both. Raises ValueError for arguments out of range.
+    The teacher sees the batch, in RGB, after mixup. The student has one head for both terms, without DeiT's
+    distillation token.
     """
 
-    # Built when training begins; a test does not need it.
+    # Built when training begins, because a test does not need it.
     _teacher: _Unowned | None = None
 
     def __init__(
@@ -137,10 +131,8 @@ class DistillClassifier(TimmProgressClassifier):
         tau: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        if distillation not in KINDS:
-            raise ValueError(f"distillation is {distillation!r}; choose {' or '.join(KINDS)}.")
-        if not 0 <= alpha <= 1 or tau <= 0:
-            raise ValueError(f"alpha is {alpha} and tau is {tau}; choose alpha from 0 to 1, and tau above 0.")
+        if distillation not in ("hard", "soft"):
+            raise ValueError(f"distillation must be hard or soft, got {distillation!r}.")
         super().__init__(*args, **kwargs)
         self.teacher_options = teacher
         self.distillation = distillation
@@ -151,7 +143,7 @@ class DistillClassifier(TimmProgressClassifier):
     def teacher(self) -> Teacher:
         if self._teacher is None:
             mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
-            # Images that are not normalised hold pixel values.
+            # Images without normalisation hold pixel values.
             mean = torch.zeros(1) if mean is None else mean.cpu()
             std = torch.ones(1) if std is None else std.cpu()
             self._teacher = _Unowned(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
@@ -159,7 +151,7 @@ class DistillClassifier(TimmProgressClassifier):
 
     def init_weights(self) -> None:
         super().init_weights()
-        # MMEngine calls this before training but not before a test; errors of the teacher surface here.
+        # MMEngine calls this before training, not before a test. Build the teacher now to raise its errors early.
         _ = self.teacher
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
@@ -169,7 +161,7 @@ class DistillClassifier(TimmProgressClassifier):
         self, cls_score: Tensor, data_samples: list[DataSample], *, teacher_scores: Tensor, **kwargs: Any
     ) -> dict[str, Tensor]:
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
-        # MMEngine sums the values with "loss" in their name, and logs the sum as "loss".
+        # MMEngine adds up the values with "loss" in their names, and logs the sum as "loss".
         losses["loss_labels"] = (1 - self.alpha) * losses.pop("loss")
         losses["loss_teacher"] = self.alpha * teacher_loss(cls_score, teacher_scores, self.distillation, self.tau)
         return losses

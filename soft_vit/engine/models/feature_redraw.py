@@ -1,4 +1,4 @@
-"""Other random features for Performer's attentions in the course of a training."""
+"""Redraw the random features of Performer attentions during training."""
 
 from typing import Any
 
@@ -14,31 +14,28 @@ __all__ = ["FeatureRedrawHook"]
 
 @register(HOOKS)
 class FeatureRedrawHook(Hook):
-    """Redraws the features of every Performer attention that trains, before each n-th training iteration.
+    """Redraws the random features of each Performer attention in training mode, every n iterations.
 
-    As in Performer (Choromanski et al. 2020, arXiv 2009.14794, Sec. 4.2), so that no weight adapts to one draw.
-    Evaluation, a frozen teacher and frozen stages keep the features that they have. A draw follows from the run's seed
-    and the iteration: it is the same on all ranks, and in a run that was resumed.
+    As in Performer (Choromanski et al. 2020, arXiv 2009.14794, Sec. 4.2), it keeps weights from adapting to one draw.
+    Evaluation, a frozen teacher and frozen stages keep their features. The seed of a draw is made of the run's seed and
+    the iteration, so all ranks and resumed runs draw the same.
 
-    feature_redraw_interval: n. Raises ValueError for one below 1, and for a model without such attention.
+    feature_redraw_interval: n. Raises ValueError for a model without Performer attention.
     """
 
     def __init__(self, feature_redraw_interval: int = 1000) -> None:
-        if feature_redraw_interval < 1:
-            raise ValueError(f"feature_redraw_interval is {feature_redraw_interval}; choose 1 or more.")
         self.interval = feature_redraw_interval
 
     def before_train(self, runner: Runner) -> None:
         if not any(isinstance(module, PerformerAttention) for module in runner.model.modules()):
             raise ValueError(
-                "The model has no Performer attention whose features FeatureRedrawHook could redraw; leave the hook "
-                "out, or train a model such as performer_pyramid_tiny."
+                "FeatureRedrawHook needs a model with Performer attention, such as performer_pyramid_tiny."
             )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if runner.iter == 0 or runner.iter % self.interval:
             return
-        # Not the global generator, from which the step draws what it needs.
+        # The step itself draws from the global generator.
         generator = seeded_generator(run_seed(runner), runner.iter)
         for module in runner.model.modules():
             if isinstance(module, PerformerAttention) and module.training:

@@ -1,4 +1,4 @@
-"""The published weights of a timm model as a checkpoint, and stages that a run does not train."""
+"""Start from published weights of a timm model, and freeze its first stages."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ TIMM_PREFIX = "timm://"
 
 # MMEngine prints what follows `load_from_` as the name of the source.
 def load_from_timm(filename: str, map_location: Any = None) -> dict:
-    """The published weights of a timm model, `timm://NAME`, as a checkpoint.
+    """Return the published weights of a timm model, `timm://NAME`, as a checkpoint.
 
     Raises what `create_timm_model` raises.
     """
     model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
     weights = {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}
     cfg = model.pretrained_cfg
-    # soft_small, for one, gives a model of another name.
+    # Some names, such as soft_small, build a model of another name.
     notes = Notes(cfg.get("architecture"), cfg={"label_names": cfg.get("label_names") or ()})
     return {"state_dict": weights, "meta": {NOTES_KEY: notes.to_dict()}}
 
@@ -32,23 +32,20 @@ CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, fo
 
 
 def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> list[nn.Module]:
-    """Take the stem and the first stages of a timm model out of training; with 0 stages the stem alone.
+    """Freeze the stem and the first stages of a timm model, in place; with 0 stages the stem alone.
 
-    Stages are the layers that `group_matcher(coarse=True)` counts after the stem. whole: the model that has this
-    method, where `model` is a feature pyramid of it. Returns the largest modules that are frozen as a whole: they
-    belong in eval mode, or their BatchNorm and dropout would go on. Raises ValueError for a model without
-    such groups or a number of stages that it does not have.
+    Stages are the groups of `group_matcher(coarse=True)` after the stem. whole: the model with this method, if `model`
+    is a feature pyramid made of it. Returns the largest modules that are frozen as a whole, which must be kept in eval
+    mode because of BatchNorm and dropout. Raises ValueError for a model without such groups or with fewer stages.
     """
     whole = model if whole is None else whole
     if not hasattr(whole, "group_matcher"):
-        raise ValueError(f"frozen_stages is {stages}, but {type(whole).__name__} names no stages; leave it out.")
+        raise ValueError(f"frozen_stages needs a model with a group_matcher, got {type(whole).__name__}.")
     groups = group_parameters(whole, whole.group_matcher(coarse=True))
-    # The first group is the stem, the last what no pattern matches: the head.
+    # The first group is the stem; the last one, of parameters that match no pattern, is the head.
     most = len(groups) - 2
     if not 0 <= stages <= most:
-        raise ValueError(
-            f"frozen_stages is {stages}, but {type(whole).__name__} has {most} stages; choose at most {most}."
-        )
+        raise ValueError(f"frozen_stages must be from 0 to {most} for {type(whole).__name__}, got {stages}.")
     frozen = {flat_name(name) for group in sorted(groups)[: stages + 1] for name in groups[group]}
     for name, parameter in model.named_parameters():
         if flat_name(name) in frozen:
@@ -57,7 +54,7 @@ def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None)
 
 
 def flat_name(name: str) -> str:
-    """A parameter's name without what timm changes in a feature pyramid, such as stages.0 to stages_0."""
+    """Return a parameter's name in the form of timm's feature pyramids, such as stages_0 for stages.0."""
     return name.removeprefix("model.").replace(".", "_")
 
 

@@ -1,7 +1,7 @@
-"""A pretrained ViT with another attention: each attention learns its old result, then the model its old logits.
+"""Replace the attention of a pretrained ViT, and train it in two phases: attention outputs, then logits.
 
-The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the second distils the
-whole model, which they fine-tune. Letters: B batch, C channels, H x W the image.
+The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the second is distillation,
+where they fine-tune. Letters: B batch, C channels, H x W the image.
 """
 
 import time
@@ -27,21 +27,21 @@ __all__ = ["LineariseClassifier", "LineariseHook", "TeacherAgreement", "attentio
 
 
 def attention_pairs(student: nn.Module, teacher: nn.Module) -> list[tuple[str, Attention, nn.Module]]:
-    """Each attention of a student that is not its teacher's: its name, and both modules."""
+    """Return the name, the student's and the teacher's module of each attention that differs in type."""
     pairs = [
         (name, module, teacher.get_submodule(name))
         for name, module in student.named_modules()
         if isinstance(module, Attention)
     ]
-    # Softmax for softmax is the control of a comparison.
+    # A baseline replaces softmax by softmax; then all attentions count.
     return [pair for pair in pairs if type(pair[1]) is not type(pair[2])] or pairs
 
 
 def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
-    """How far each attention of a student is from its teacher's, both on what the teacher's attention sees.
+    """Return the error of each attention of a student, on the inputs of the teacher's attention.
 
-    x: a batch `[B, C, H, W]` of the student. Returns, for each of `attention_pairs`, the mean squared error divided by
-    the variance of the teacher's result over images and tokens: 1 is the error of the best constant.
+    x: a batch `[B, C, H, W]` of the student. The error of each of `attention_pairs` is the mean squared error divided
+    by the variance of the teacher's output over images and tokens; 1 is the error of the best constant.
     """
     pairs = [(new, old) for _, new, old in attention_pairs(student, teacher.model)]
     seen: dict[nn.Module, tuple[tuple, dict, Tensor]] = {}
@@ -67,18 +67,18 @@ def attention_loss(student: nn.Module, teacher: Teacher, x: Tensor) -> Tensor:
 
 
 def take_over(student: nn.Module, teacher: nn.Module) -> None:
-    """Give a student, in place, the weights of a teacher that differs from it in attention.
+    """Copy the weights of a teacher to a student that differs only in its attentions, in place.
 
-    Of an attention it takes the projections that have the shape of the student's, see `swap_attention`. Raises
-    ValueError for a teacher whose other parts are not the student's.
+    Projections of attentions are copied if their shapes agree, see `swap_attention`. Raises ValueError for a teacher
+    that differs elsewhere.
     """
     own, given = student.state_dict(), teacher.state_dict()
     attentions = tuple(f"{name}." for name, module in student.named_modules() if isinstance(module, Attention))
     others = [{name: v for name, v in state.items() if not name.startswith(attentions)} for state in (own, given)]
     if mismatch := describe_mismatch(*others):
         raise ValueError(
-            f"The student is not its teacher with another attention: {mismatch}; give both the same size and parts, "
-            "such as patch_size, embed_dim, depth, num_heads, class_token, reg_tokens and global_pool."
+            f"Apart from attentions, student and teacher must have the same parameters: {mismatch}; give both the same "
+            "size and options, such as patch_size, embed_dim, depth, class_token, reg_tokens and global_pool."
         )
     same = {name: v for name, v in given.items() if name in own and v.shape == own[name].shape}
     student.load_state_dict(same, strict=False)
@@ -88,21 +88,20 @@ def take_over(student: nn.Module, teacher: nn.Module) -> None:
 
 @register(MODELS)
 class LineariseClassifier(DistillClassifier):
-    """A ViT that takes the weights of its teacher, has another attention, and learns to be like it in two phases.
+    """A ViT with the weights of its teacher and another attention, trained in two phases.
 
-    In the first, each attention learns to give what its teacher's gives for the same tokens (`attention_loss`); nothing
-    else has a gradient, so nothing else changes. In the second the whole model learns (1 - alpha) * loss +
-    alpha * `teacher_loss`, as in `DistillClassifier`.
+    In the first, each attention is trained to the output of its teacher's for the same tokens (`attention_loss`); only
+    attentions have gradients. In the second, the whole model is trained with (1 - alpha) * loss + alpha *
+    `teacher_loss`, as in `DistillClassifier`.
 
     model_name: a model of this package, such as `<kind>_vit_*`, with arguments that make it the size of its teacher;
-        or, with `swap`, any ViT that `swap_attention` changes. Only the first is rebuilt by its name elsewhere.
-    teacher: the pretrained model, see `DistillClassifier`. Images are normalised for the teacher and have its size.
+        or, with `swap`, any ViT that `swap_attention` supports. Only the former can be rebuilt by its name.
+    teacher: the pretrained model, see `DistillClassifier`. Normalisation and size of images must be the teacher's.
     swap: arguments of `swap_attention`, such as dict(kind="linear", blocks=[8, 9, 10, 11]).
-    phase1_epochs: number of epochs of the first phase; the epoch of the run decides, so a resumed run goes on in the
-        phase that it was stopped in. Attentions without parameters (`none`) begin with the second.
+    phase1_epochs: number of epochs of the first phase. Attentions without parameters (`none`) start with the second.
 
-    With several processes set find_unused_parameters in model_wrapper_cfg. Raises ValueError for a model
-    without such an attention and for a teacher that does not fit it.
+    With several processes set find_unused_parameters in model_wrapper_cfg. Raises ValueError for a model with its
+    original attention, and for a teacher that does not fit.
     """
 
     def __init__(
@@ -114,23 +113,21 @@ class LineariseClassifier(DistillClassifier):
         alpha: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        if phase1_epochs < 0:
-            raise ValueError(f"phase1_epochs is {phase1_epochs}; choose 0 or more.")
         super().__init__(*args, distillation=distillation, alpha=alpha, **kwargs)
         self.phase1_epochs = phase1_epochs
         if swap is not None:
             swap_attention(self.model, **swap)
-            # The name alone would rebuild it with the attention that it had.
+            # The name alone would rebuild the model with its original attention.
             self.model.pretrained_cfg = {**self.model.pretrained_cfg, "architecture": None}
         elif not any(isinstance(module, Attention) for module in self.model.modules()):
             raise ValueError(
-                f"{type(self.model).__name__} has the attention it was published with; name a model such as "
-                "linear_vit_tiny_patch16, or set model.swap=dict(kind='linear')."
+                f"model_name must be a model such as linear_vit_tiny_patch16, or model.swap set, such as "
+                f"dict(kind='linear'), got {type(self.model).__name__}."
             )
 
     @property
     def first_phase(self) -> bool:
-        """Whether the run is in an epoch of the first phase, and an attention has something to learn in it."""
+        """Whether the epoch of the run is in the first phase, and an attention has parameters to train."""
         if MessageHub.get_current_instance().get_info("epoch", 0) >= self.phase1_epochs:
             return False
         pairs = attention_pairs(self.model, self.teacher.model)
@@ -143,8 +140,7 @@ class LineariseClassifier(DistillClassifier):
         if not (torch.allclose(scale, torch.ones(1)) and torch.allclose(shift, torch.zeros(1), atol=1e-3)):
             mean, std = ([round(255 * v, 3) for v in teacher.model.pretrained_cfg[name]] for name in ("mean", "std"))
             raise ValueError(
-                "The weights come from a teacher whose images are normalised in another way; set data_preprocessor's "
-                f"mean={mean} and std={std}."
+                f"data_preprocessor must normalise images as the teacher does, by mean={mean} and std={std}."
             )
         take_over(self.model, teacher.model)
 
@@ -155,7 +151,7 @@ class LineariseClassifier(DistillClassifier):
 
     def predict(self, inputs: Tensor, data_samples: list[DataSample] | None = None, **kwargs: Any) -> list[DataSample]:
         samples = super().predict(inputs, data_samples, **kwargs)
-        # In the validations of a training; a test does without the teacher.
+        # The teacher exists in a training's validations, not in a test.
         if self._teacher is not None:
             for sample, score in zip(samples, self.teacher(inputs).softmax(dim=1), strict=True):
                 sample.set_field(score, "teacher_score")
@@ -163,7 +159,7 @@ class LineariseClassifier(DistillClassifier):
 
 
 class TeacherAgreement(ClassificationMetric):
-    """Means over images: `teacher/agreement`, the percentage with the teacher's decision, and `teacher/kl`.
+    """Means over images: `teacher/agreement`, the percentage with the teacher's prediction, and `teacher/kl`.
 
     The latter is KL(teacher || student) in nats, of probabilities in fp32.
     """
@@ -191,10 +187,10 @@ class TeacherAgreement(ClassificationMetric):
 
 @register(HOOKS)
 class LineariseHook(Hook):
-    """Validates before the first step, which shows what the swap alone does, and adds to each validation's metrics.
+    """Validates before the first step, to show the effect of the swap alone, and adds metrics to each validation.
 
-    These are `TeacherAgreement` and cpu_minutes: what the process has computed so far, all its threads together; a
-    resumed run counts on.
+    The metrics are `TeacherAgreement` and cpu_minutes, the CPU time of the run so far over all threads, including the
+    time before a resume.
     """
 
     # After RuntimeInfoHook, before the hooks that log and save.

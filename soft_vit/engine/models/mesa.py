@@ -1,6 +1,6 @@
-"""MESA: learning from the average of one's own weights (Du et al., "Sharpness-Aware Training for Free", 2205.14083).
+"""MESA: distillation from averaged weights (Du et al., "Sharpness-Aware Training for Free", arXiv 2205.14083).
 
-As in the recipes of MILA and ViT3: from a quarter of the run on, the loss gains `ratio * CE(z, softmax(z_average))`.
+As in the recipes of MILA and ViT3, after a quarter of the run the loss gains `ratio * CE(z, softmax(z_average))`.
 
 Letters: B batch, K classes.
 """
@@ -26,15 +26,13 @@ __all__ = ["MesaClassifier", "MesaHook"]
 class MesaClassifier(TimmProgressClassifier):
     """A classifier whose loss has a second term once `MesaHook` has given it the average of its weights.
 
-    mesa_ratio: factor of `CE(z, softmax(z_average))`, with logits z `[B, K]` of the batch as it is, after mixup.
+    mesa_ratio: factor of `CE(z, softmax(z_average))`, with logits z `[B, K]` of the batch after mixup.
     """
 
     def __init__(self, *args: Any, mesa_ratio: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if mesa_ratio < 0:
-            raise ValueError(f"mesa_ratio is {mesa_ratio}; choose 0 or more.")
         self.mesa_ratio = mesa_ratio
-        # In a list, as a submodule its weights would be in every checkpoint.
+        # In a list, because a submodule's weights would be in every checkpoint.
         self.average: list[nn.Module] = []
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
@@ -49,7 +47,7 @@ class MesaClassifier(TimmProgressClassifier):
     ) -> dict[str, Tensor]:
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         if mesa_target is not None:
-            # MMEngine sums the values with "loss" in their name, and logs the sum as "loss".
+            # MMEngine adds up the values with "loss" in their names, and logs the sum as "loss".
             losses["loss_labels"] = losses.pop("loss")
             losses["loss_mesa"] = self.mesa_ratio * F.cross_entropy(cls_score, mesa_target)
         return losses
@@ -69,9 +67,6 @@ class MesaHook(Hook):
         model = unwrapped(runner.model)
         averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAEvalHook)]
         if not isinstance(model, MesaClassifier) or not averages:
-            raise ValueError(
-                "MesaHook needs model.type='MesaClassifier' and an EMAEvalHook in custom_hooks; add them, or leave it "
-                "out."
-            )
+            raise ValueError("MesaHook needs model.type='MesaClassifier' and an EMAEvalHook in custom_hooks.")
         begun = runner.epoch >= self.begin * runner.max_epochs
         model.average[:] = [averages[0].module.model] if begun else []

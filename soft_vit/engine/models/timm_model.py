@@ -1,4 +1,4 @@
-"""A timm model by name, and the model inside MMEngine's wrappers."""
+"""Build a timm model by name, and unwrap models from MMEngine's wrappers."""
 
 from typing import Any
 
@@ -14,16 +14,17 @@ __all__ = ["create_timm_model", "unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside wrappers such as MMDistributedDataParallel and BaseTTAModel; another model as it is."""
+    """Return the model inside wrappers such as MMDistributedDataParallel and BaseTTAModel."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model
 
 
 def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
-    """`timm.create_model(name, pretrained, **options)`; the name may have a tag, or a source such as `hf-hub:`.
+    """Return `timm.create_model(name, pretrained, **options)`.
 
-    Raises ValueError for a name that timm does not know and for weights that it cannot load.
+    name: may have a tag, or a source such as `hf-hub:`. Raises ValueError for an unknown name, and for weights that
+    cannot be loaded.
     """
     require_known(name)
     try:
@@ -31,9 +32,6 @@ def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
     except WeightsError:
         raise
     except Exception as error:
-        # Each library below timm has its own errors, from an unknown tag to a lost network.
-        if pretrained:
-            what, hint = "weights for", "timm.list_pretrained(), or give the path of a file of weights."
-        else:
-            what, hint = "model", "timm.list_models()."
-        raise ValueError(f"timm gives no {what} {name!r} ({one_line(error)}); choose a name of {hint}") from error
+        # Unknown tags, lost connections and so on raise errors of several libraries.
+        names = "timm.list_pretrained()" if pretrained else "timm.list_models()"
+        raise ValueError(f"name must be of {names}, got {name!r} ({one_line(error)}).") from error

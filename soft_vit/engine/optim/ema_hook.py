@@ -1,4 +1,4 @@
-"""The exponential moving average (EMA) of the weights, validated together with the weights themselves."""
+"""Keep an exponential moving average (EMA) of the weights, and validate it together with the weights."""
 
 import copy
 from typing import Any
@@ -20,10 +20,10 @@ PREFIX = "ema/"
 
 @register(MODELS)
 class SmoothedModel(ExponentialMovingAverage):
-    """MMEngine's ExponentialMovingAverage with a few fused operations over all parameters.
+    """MMEngine's ExponentialMovingAverage with fused operations over all parameters.
 
-    Parameters and BatchNorm's statistics are averaged, because the last batches' statistics belong to the last weights.
-    Other buffers are copied. The average begins with the weights after the first step.
+    Parameters and BatchNorm's statistics are averaged; other buffers are copied. The average starts with the weights
+    after the first step.
 
     momentum: weight of the new values in each update, one minus timm's decay. interval: steps between updates.
     """
@@ -45,7 +45,7 @@ class SmoothedModel(ExponentialMovingAverage):
         self.steps += 1
 
     def _pair_with(self, model: nn.Module) -> None:
-        """Collect once what is averaged and what is copied: walking the model takes longer than the arithmetic."""
+        """Collect the tensors to average and to copy once; walking the model takes longer than the arithmetic."""
         self._averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
         for side, source in enumerate((self.module, model)):
@@ -61,12 +61,11 @@ class SmoothedModel(ExponentialMovingAverage):
 class EMAEvalHook(EMAHook):
     """MMEngine's EMAHook with both sets of weights in every validation: `accuracy/top1` and `ema/accuracy/top1`.
 
-    Both models see each validation batch, which is loaded once. A checkpoint holds both, as MMEngine lays them out: the
-    averaged weights in `state_dict`, where anything else that loads the file finds them, and the plain ones in
-    `ema_state_dict`; see `choose_weights`. The average follows the steps of the optimizer: it does not change within a
-    window of accumulated gradients, or in a step that SafeOptimWrapper skips. `save_best="ema/accuracy/top1"` keeps the
-    checkpoint with the best averaged weights. Arguments are `SmoothedModel`'s, and EMAHook's `begin_iter` and
-    `begin_epoch`.
+    Each validation batch is loaded once, for both models. A checkpoint holds both, in MMEngine's layout: the averaged
+    weights in `state_dict`, where other programs find them, and the plain ones in `ema_state_dict`; see
+    `choose_weights`. The average is updated with each step of the optimizer, not within a window of accumulated
+    gradients or in a step that SafeOptimWrapper skips. `save_best="ema/accuracy/top1"` keeps the checkpoint with the
+    best averaged weights. Arguments are `SmoothedModel`'s, and EMAHook's `begin_iter` and `begin_epoch`.
     """
 
     # After RuntimeInfoHook, which reports the plain metrics; before the hooks that log and save.
@@ -77,14 +76,14 @@ class EMAEvalHook(EMAHook):
         self.ema_model = None
 
     def before_run(self, runner: Runner) -> None:
-        # Only training has built its loop; a test keeps the weights it was given.
+        # In a test the training loop is not built, and the weights stay as they were loaded.
         if isinstance(runner._train_loop, BaseLoop):
             super().before_run(runner)
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
         if self.ema_model.steps == 0:
-            # It was made before the weights were initialised or loaded.
+            # The average was made before the weights were initialised or loaded.
             self.ema_model.module.load_state_dict(self.src_model.state_dict())
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
@@ -103,7 +102,7 @@ class EMAEvalHook(EMAHook):
         if self.ema_model is None:
             return
         batch = dict(data_batch)
-        # A batch of `collate_labels` has none.
+        # Batches of `collate_labels` come without data_samples.
         if "data_samples" in batch:
             # Predictions are written into the samples, and later hooks read those.
             batch["data_samples"] = [copy.copy(sample) for sample in batch["data_samples"]]
@@ -120,10 +119,10 @@ class EMAEvalHook(EMAHook):
             update(f"val/{PREFIX}{name}", value)
 
     def before_test_epoch(self, runner: Runner) -> None:
-        """Do nothing: the checkpoint decides which weights are tested."""
+        """Keep the weights that were loaded from the checkpoint."""
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        """Do nothing; see before_test_epoch."""
+        """Keep the weights; see before_test_epoch."""
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.ema_model is not None:
@@ -136,18 +135,20 @@ class EMAEvalHook(EMAHook):
             self._swap_ema_state_dict(checkpoint)
             self.ema_model.load_state_dict(checkpoint["ema_state_dict"])
         else:
-            runner.logger.warning("The checkpoint lacks averaged weights; the average begins with its plain weights.")
+            runner.logger.warning("The checkpoint lacks averaged weights; the average starts from its plain weights.")
 
 
 def choose_weights(checkpoint: dict, ema: bool) -> None:
-    """Put the averaged or the plain weights of a checkpoint into its `state_dict`, which a model loads.
+    """Put the averaged (`ema`) or the plain weights of a checkpoint into its `state_dict`, in place.
 
-    Raises ValueError when ema is True and the checkpoint lacks an average.
+    Raises ValueError if ema is True and the checkpoint lacks an average.
     """
     other = checkpoint.get("ema_state_dict")
     if other is None:
         if ema:
-            raise ValueError("The checkpoint holds no averaged weights (EMA); test its plain ones.")
+            raise ValueError(
+                "ema=True needs a checkpoint with averaged weights; test the plain ones of this checkpoint."
+            )
     elif not ema:
         plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
         checkpoint["state_dict"] = plain

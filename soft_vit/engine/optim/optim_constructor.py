@@ -1,4 +1,4 @@
-"""Parameter groups by timm's rules."""
+"""Group parameters by timm's rules."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ __all__ = ["TimmOptimWrapperConstructor"]
 class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """Groups parameters as timm's training does: `optim_wrapper=dict(constructor="TimmOptimWrapperConstructor", ...)`.
 
-    Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` have no weight decay.
+    Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` are exempt from weight decay.
     `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
     `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
     parameters are left out. Raises ValueError for another key or a layer_decay outside (0, 1].
@@ -29,11 +29,9 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         self.layer_decay = options.pop("layer_decay", None)
         self.min_scale = options.pop("min_scale", 0.0)
         if options:
-            raise ValueError(
-                f"paramwise_cfg sets {', '.join(options)}; this constructor takes layer_decay and min_scale."
-            )
+            raise ValueError(f"paramwise_cfg must have the keys layer_decay and min_scale, got {', '.join(options)}.")
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay is {self.layer_decay}; choose a factor above 0 and at most 1.")
+            raise ValueError(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}.")
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         model = unwrapped(model)
@@ -43,8 +41,8 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
         if others:
             raise ValueError(
-                f"{type(model).__name__} has parameters outside its timm model, such as {others[0]}, and timm's "
-                "rules do not cover them; use the DefaultOptimWrapperConstructor."
+                f"All parameters must be in the timm model of {type(model).__name__}, got {others[0]}; use "
+                "DefaultOptimWrapperConstructor."
             )
         config = dict(self.optimizer_cfg)
         config["params"] = self._groups(timm_model, config)

@@ -1,4 +1,4 @@
-"""Optimizer steps in any precision, skipped when a gradient is not finite."""
+"""Take optimizer steps in any precision, and skip those with a gradient that is not finite."""
 
 import logging
 import math
@@ -18,12 +18,12 @@ from soft_vit.registry import OPTIM_WRAPPERS, register
 __all__ = ["SafeOptimWrapper", "running_statistics"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# A lower loss scale would make gradients smaller than they are.
+# Below 1, the loss scale would make gradients smaller.
 _LOWEST_SCALE = 1.0
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """The buffers that a training forward pass changes: BatchNorm's."""
+    """Return the buffers that a forward pass in training changes: BatchNorm's."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
 
@@ -32,15 +32,16 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
 class SafeOptimWrapper(OptimWrapper):
     """MMEngine's OptimWrapper with mixed precision on any device and a guard against losses that are not finite.
 
-    A step whose loss or gradient is not finite changes nothing: parameters, optimizer and BatchNorm's statistics stay,
-    the gradients are dropped, and the iteration is logged. The norm of the gradients decides. Clipping computes it and
-    MMEngine logs it anyway, so the guard adds no synchronisation with a GPU; it is the same number on every rank.
+    A step with a loss or gradient that is not finite is skipped: parameters, optimizer and BatchNorm's statistics stay
+    as they were, gradients are dropped, and the iteration is logged. The test is the norm of the gradients, which
+    clipping computes and MMEngine logs anyway: it costs no additional synchronisation with a GPU, and is equal on every
+    rank.
 
-    dtype: of the forward pass under autocast, "float32" for none. loss_scale: for float16, "dynamic" or a number; a
-    gradient that overflows under a dynamic scale lowers the scale and does not count. max_skipped: after this many
-    skipped steps in a row the run ends with a ValueError. Windows of `accumulative_counts` batches start
-    again with every epoch, so a checkpoint between epochs lies between windows; the last, shorter window averages over
-    the batches it has. The schedule advances with every batch. Other arguments are OptimWrapper's.
+    dtype: of the forward pass under autocast; "float32" disables autocast. loss_scale: for float16, "dynamic" or a
+    number; an overflow under a dynamic scale lowers the scale and is not counted. max_skipped: number of skipped steps
+    in a row that ends the run with a ValueError. Windows of `accumulative_counts` batches restart with every epoch, so
+    that a checkpoint between epochs is between windows; the last window may be shorter, and averages over its own
+    batches. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises ValueError
     for another dtype.
@@ -79,7 +80,7 @@ class SafeOptimWrapper(OptimWrapper):
             yield
 
     def _watch(self, model: nn.Module) -> None:
-        """Before a forward pass: save the statistics that it may spoil."""
+        """Save BatchNorm's statistics before a forward pass, which may spoil them."""
         if model is not self._model:
             self._model = model
             self._statistics = running_statistics(model)
@@ -89,8 +90,8 @@ class SafeOptimWrapper(OptimWrapper):
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
-        # A loss that is not finite gives such gradients, on every rank once they are averaged; so one test of the
-        # gradients finds both.
+        # A loss that is not finite makes the gradients NaN, on every rank once they are averaged; so one test of the
+        # gradients covers both.
         seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
         scaled.backward(seed, **kwargs)
         self._inner_count += 1
@@ -114,9 +115,9 @@ class SafeOptimWrapper(OptimWrapper):
             self._count_skipped()
 
     def _clip_grad(self) -> float:
-        """Clip the gradients; returns their norm before."""
+        """Clip the gradients; return their norm before that."""
         by_norm = self.clip_grad_kwargs is not None and self.clip_func is clip_grad_norm_
-        # No clipping is clipping at infinity.
+        # Without clip_grad, clip at infinity to get the norm.
         options = self.clip_grad_kwargs if by_norm else {"max_norm": math.inf}
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = float(clip_grad_norm_(params, **options))
@@ -125,7 +126,7 @@ class SafeOptimWrapper(OptimWrapper):
         return norm
 
     def _lower_scale(self) -> bool:
-        """After a gradient that is not finite: lower the loss scale if it may be the cause; returns whether it did."""
+        """Lower the loss scale after a gradient that is not finite, if it may be the cause; return whether it did."""
         if self._scaler is None:
             return False
         scale = self._scaler.get_scale()
@@ -134,7 +135,7 @@ class SafeOptimWrapper(OptimWrapper):
             return False
         self._scaler.update()
         self._log(
-            f"a gradient overflows in float16; the step is skipped and the loss scale is {self._scaler.get_scale():g}."
+            f"a gradient overflowed in float16; the step is skipped and the loss scale is {self._scaler.get_scale():g}."
         )
         return True
 
@@ -148,9 +149,9 @@ class SafeOptimWrapper(OptimWrapper):
         )
         if self._skipped_in_a_row >= self.max_skipped:
             raise ValueError(
-                f"The loss or a gradient was not finite in {self._skipped_in_a_row} steps in a row, up to iteration "
-                f"{self._inner_count}; checkpoints are not affected: start from the newest weights "
-                "(load_from) with a lower learning rate, or resume in float32."
+                f"Losses and gradients must be finite, got {self._skipped_in_a_row} steps in a row that are not, up to "
+                f"iteration {self._inner_count}; start from the newest checkpoint (load_from) with a lower learning "
+                "rate, or resume in float32."
             )
 
     def _log(self, sentence: str) -> None:
@@ -164,7 +165,7 @@ class SafeOptimWrapper(OptimWrapper):
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load a state; one without a loss scale or a guard leaves these at their start."""
+        """Load a state; a loss scale or counters that it lacks keep their initial values."""
         guard = state_dict.pop("guard", {"skipped": 0, "in_a_row": 0})
         self.skipped, self._skipped_in_a_row = guard["skipped"], guard["in_a_row"]
         scale = state_dict.pop("loss_scaler", None)
@@ -175,15 +176,15 @@ class SafeOptimWrapper(OptimWrapper):
     def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
         self._inner_count, self._max_counts = init_counts, max_counts
         if not self.should_update():
-            self._log("the run resumes between two optimizer steps; gradients accumulated before are lost.")
+            self._log("the run resumes between two optimizer steps; gradients accumulated earlier are lost.")
 
     def _window(self, iteration: int) -> tuple[int, bool]:
-        """For an iteration, from 0: the number of batches in its accumulation window, and whether it is the last."""
+        """Return the size of the accumulation window of an iteration, from 0, and whether the window ends there."""
         counts = self._accumulative_counts
         position = iteration
         size = counts
         if self._max_counts > 0:
-            # Both from one source: a resumed run of another length has those of its checkpoint until it begins.
+            # Both from the hub: a resumed run of another length has its checkpoint's values there until it begins.
             steps = self.message_hub.get_info("max_iters", self._max_counts)
             epoch = steps // self.message_hub.get_info("max_epochs", 1)
             position = iteration % epoch

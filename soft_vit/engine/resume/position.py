@@ -1,12 +1,12 @@
-"""Random numbers and samples that follow from where a run is, not from how it came there.
+"""Random numbers and samples that depend on the position of a run alone, not on its interruptions.
 
-A generator that runs on for a whole training would have to be saved with each checkpoint, on every rank and in every
-worker, and a worker has always run ahead of the step that is saved. So no state is kept: before each use the generators
-are seeded from a hash of the run's seed and the place of the use. A run that was stopped any number of times draws what
-an uninterrupted one draws.
+Generators that run through a whole training would have to be saved with each checkpoint, on every rank and in every
+worker, and workers are always ahead of the step that is saved. Instead, the generators are seeded before each use, from
+a hash of the run's seed and the position. A run that was stopped any number of times draws the same numbers as an
+uninterrupted one.
 
-An index leaves the sampler as a `SampleIndex`, which carries its place to the process that loads the sample: workers
-that live on from epoch to epoch, or have fetched ahead, need no message.
+The sampler yields each index as a `SampleIndex`, which carries its position to the process that loads the sample.
+Persistent workers and workers that prefetch therefore need no message.
 """
 
 import random
@@ -35,13 +35,13 @@ __all__ = [
     "seeded_generator",
 ]
 
-# The first word of a key, so that a step and a sample of the same numbers draw differently.
+# The first word of a key, so that a step and a sample with equal numbers have different seeds.
 _STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
 
 
 def _seed_generators(*key: int) -> int:
-    """Seed `random` and NumPy's global generator from a hash of the key; returns a seed for torch's generators."""
-    # Python's generator, torch's, and four words of 32 bits for NumPy's.
+    """Seed `random` and NumPy's global generator from a hash of the key; return a seed for torch's generators."""
+    # One word for Python's generator, one for torch's, and four of 32 bits for NumPy's.
     words = np.random.SeedSequence(key).generate_state(4, np.uint64)
     random.seed(int(words[0]))
     np.random.seed(words[2:].view(np.uint32))  # noqa: NPY002  the transforms of MMPretrain read the global generator
@@ -51,7 +51,7 @@ def _seed_generators(*key: int) -> int:
 def seed_step(seed: int, rank: int, iteration: int) -> None:
     """Seed the global generators of the CPU and the current GPU for a training step; rank and iteration from 0."""
     word = _seed_generators(_STEP, seed, rank, iteration)
-    # torch.manual_seed visits every kind of device, which takes longer than the rest of this function.
+    # torch.manual_seed visits every type of device, which takes longer than the rest of this function.
     torch.default_generator.manual_seed(word)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(word)
@@ -63,18 +63,18 @@ def seed_sample(seed: int, epoch: int, position: int) -> None:
 
 
 def seed_worker(rank: int) -> None:
-    """Seed the global generators of a data worker, which torch seeds alike on every rank."""
+    """Seed the global generators of a data worker, to which torch gives the same seed on every rank."""
     torch.default_generator.manual_seed(_seed_generators(_WORKER, torch.initial_seed(), rank))
 
 
 def seeded_generator(seed: int, iteration: int) -> torch.Generator:
-    """A generator of the CPU for what all ranks draw alike before an iteration, counted from 0."""
+    """Return a CPU generator for numbers that all ranks share before an iteration, counted from 0."""
     (word,) = np.random.SeedSequence((_SHARED, seed, iteration)).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(word))
 
 
 def run_seed(runner: Runner) -> int:
-    """The seed that all ranks of a run share; a resumed run without its own seed uses its checkpoint's."""
+    """Return the seed that all ranks of a run share; a resumed run without a seed uses its checkpoint's."""
     own = runner._randomness_cfg.get("diff_rank_seed", False)
     return runner.seed - runner.rank if own else runner.seed
 
@@ -94,7 +94,7 @@ class SampleIndex(int):
 
 
 class SeededDataset:
-    """A data set that seeds each sample from the key of its `SampleIndex`; in all else the given one.
+    """Wraps a data set, and seeds each sample from the key of its `SampleIndex`.
 
     dataset: the config of a data set.
     """
@@ -111,7 +111,7 @@ class SeededDataset:
         return self.dataset[int(index)]
 
     def __getattr__(self, name: str) -> Any:
-        # Special names would let a loader bypass __getitem__; a copy looks for `dataset` before it exists.
+        # Special names would let a loader bypass __getitem__; copying looks up `dataset` before it exists.
         if name.startswith("__") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -125,11 +125,11 @@ class SeededDataset:
 
 
 class PositionSampler(Sampler):
-    """Another sampler's indices as `SampleIndex`, from any batch of an epoch on.
+    """Yields the indices of another sampler as `SampleIndex`, starting at any batch of an epoch.
 
     sampler: config of the other sampler. It gives rank r of R the entries r, r + R, r + 2R, ... of an order that all
-    ranks share, as those of MMEngine and MMPretrain do; an entry is then augmented alike for any number of ranks. A
-    sample that occurs again in an epoch is augmented differently.
+    ranks share, as those of MMEngine and MMPretrain do, so augmentation does not depend on the number of ranks. A
+    sample that occurs twice in an epoch is augmented differently.
     """
 
     def __init__(self, dataset: Any, sampler: dict, seed: int | None = None) -> None:
@@ -137,7 +137,7 @@ class PositionSampler(Sampler):
         self._order_follows_run = "seed" not in sampler
         self._rank, self._num_ranks = get_dist_info()
         self._seed, self._epoch = seed or 0, 0
-        # No samples before `begin`: a loop that creates its iterator early must not load skipped ones.
+        # Empty before `begin`: a loop that creates its iterator early must not load skipped samples.
         self._skipped: int | None = None
 
     def begin(self, seed: int, epoch: int, skipped: int) -> None:
@@ -168,26 +168,24 @@ class PositionSampler(Sampler):
 class BatchPositionHook(Hook):
     """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
 
-    A resumed run with other steps or another global batch is a ValueError, because the position among
-    the samples and in the schedule is counted in steps; other processes with the same global
-    batch are a warning.
+    Raises ValueError for a resumed run with another number of steps or another global batch, because positions among
+    the samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
+    global batch. Settings of the optimizer and of its schedules come from the checkpoint, as in MMEngine.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint["meta"]["batches"] = self._describe(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        # Describing a test would build its training data.
+        # In a test this would build the training data.
         if not runner._resume:
             return
         meta = checkpoint.get("meta", {})
         if meta.get("iter", 0) > runner.max_iters:
             raise ValueError(
-                f"The run is already finished: the checkpoint is from iteration {meta['iter']} of {runner.max_iters}; "
-                "set train_cfg to more epochs or iterations, or measure the checkpoint with tools/test.py."
+                f"The run must be longer than its checkpoint, from iteration {meta['iter']}, got {runner.max_iters} "
+                "iterations; set train_cfg to more, or measure the checkpoint with tools/test.py."
             )
-        if overruled := _overruled(runner, checkpoint):
-            runner.logger.warning(f"The checkpoint overrules the config: {'; '.join(overruled)}.")
         before = meta.get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
@@ -195,43 +193,20 @@ class BatchPositionHook(Hook):
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
             raise ValueError(
-                f"The checkpoint {both}; resume with the same data and global batch, or begin a run from its weights "
+                f"The checkpoint {both}; resume with the same data and global batch, or start a run from its weights "
                 "with load_from."
             )
-        runner.logger.warning(f"The checkpoint {both}: the order of samples is kept, random numbers of steps are not.")
+        runner.logger.warning(
+            f"The checkpoint {both}: the order of samples is the same, the random numbers of steps differ."
+        )
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
         loader = runner.train_dataloader
-        # The loader's own is None if the config names a batch sampler, as mmdet's do.
+        # loader.batch_size is None in configs with a batch sampler, as mmdet's.
         batch_size = loader.batch_sampler.batch_size
         return {"processes": runner.world_size, "batch_size": batch_size, "steps": len(loader)}
 
 
 def _sentence(batches: dict[str, int]) -> str:
     return "{processes} processes of batch {batch_size} with {steps} steps an epoch".format(**batches)
-
-
-# What schedulers and groups of parameters count or compute as they go.
-_MOVING = ("params", "lr", "last_step", "base_values", "verbose")
-
-
-def _overruled(runner: Runner, checkpoint: dict) -> list[str]:
-    """`name OLD instead of NEW` for each setting of the optimizer and its schedulers that a checkpoint replaces."""
-    wrapper, schedulers = runner.optim_wrapper, runner.param_schedulers
-    # Several optimizers have a dictionary each.
-    if not hasattr(wrapper, "param_groups") or not isinstance(schedulers, list):
-        return []
-    # A wrapper may list settings of its own after the groups of its optimizer.
-    groups = zip((checkpoint.get("optimizer") or {}).get("param_groups", []), wrapper.param_groups, strict=False)
-    states = (scheduler.state_dict() for scheduler in schedulers)
-    found: dict[str, list[str]] = {}
-    for old, new in (*groups, *zip(checkpoint.get("param_schedulers") or [], states, strict=False)):
-        for name, value in old.items():
-            if name.startswith("_") or name in _MOVING or name not in new:
-                continue
-            if value != new[name]:
-                found.setdefault(name, []).append(f"{name} {value} instead of {new[name]}")
-    # With a rate for each layer there are dozens of groups.
-    distinct = [list(dict.fromkeys(changes)) for changes in found.values()]
-    return [first + (f", and {len(others)} more" if others else "") for first, *others in distinct]

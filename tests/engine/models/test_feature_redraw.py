@@ -49,9 +49,7 @@ def test_what_does_not_train_keeps_its_features():
     assert all(torch.equal(first, other) for other in others)
 
 
-def test_mistakes():
-    with pytest.raises(ValueError, match="feature_redraw_interval"):
-        FeatureRedrawHook(0)
+def test_model_without_performer_attention():
     with pytest.raises(ValueError, match="Performer"):
         FeatureRedrawHook().before_train(runner_of(nn.Linear(2, 2)))
 

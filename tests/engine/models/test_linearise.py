@@ -133,7 +133,6 @@ def test_agreement_of_decisions_and_probabilities():
 @pytest.mark.parametrize(
     ("name", "options", "named"),
     [
-        ("linear_vit_tiny_patch16", dict(phase1_epochs=-1), "phase1_epochs"),
         (NAME, {}, "swap"),
         (NAME, dict(swap=dict(kind="lineal")), "lineal"),
         ("linear_vit_tiny_patch16", dict(depth=3), "size"),

@@ -28,8 +28,6 @@ def test_loss_is_the_formula():
     assert all(parameter.grad is None for parameter in other.parameters())
     assert {"loss", "loss_labels", "loss_mesa", "train_acc"} <= logged.keys()
     assert not any("average" in name for name in model.state_dict())
-    with pytest.raises(ValueError, match="mesa_ratio"):
-        MesaClassifier(model_name="mlla_tiny", mesa_ratio=-1, **SMALL)
 
 
 def test_average_is_required(tmp_path):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler
-from mmengine.optim import LinearLR, OptimWrapper, PolyLR
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
 
@@ -188,8 +187,7 @@ def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> S
     logger = SimpleNamespace(warning=warnings.append, said=warnings)
     places = range(batch_size * steps)
     loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
-    settings = {"max_iters": 1000, "optim_wrapper": None, "param_schedulers": None}
-    return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger, **settings)
+    return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, logger=logger, max_iters=1000)
 
 
 @pytest.mark.parametrize(
@@ -210,20 +208,3 @@ def test_change(now, outcome):
     with pytest.raises(ValueError, match="batch 4 with 10") if outcome == "fails" else nullcontext():
         BatchPositionHook().after_load_checkpoint(now, checkpoint)
     assert len(now.logger.said) == (outcome == "warns")
-
-
-def test_an_unchanged_run_overrules_nothing():
-    """MMEngine's wrapper lists settings of its own beside the optimizer's groups, and does not save them there."""
-    parameter = torch.nn.Parameter(torch.ones(1))
-    wrapper = OptimWrapper(torch.optim.SGD([parameter], lr=1.0))
-    wrapper.base_param_settings = {"params": torch.zeros(1), "lr": 1.0}
-    run = a_run(1, 1, 1)
-    run.optim_wrapper = wrapper
-    run.param_schedulers = [LinearLR(wrapper, end=20), PolyLR(wrapper, begin=20, end=500)]
-    saved = {"optimizer": wrapper.state_dict(), "param_schedulers": [s.state_dict() for s in run.param_schedulers]}
-    BatchPositionHook().after_load_checkpoint(run, saved)
-    assert run.logger.said == []
-    run.param_schedulers = [LinearLR(wrapper, end=20), PolyLR(wrapper, begin=20, end=600)]
-    BatchPositionHook().after_load_checkpoint(run, saved)
-    assert len(run.logger.said) == 1
-    assert "end 500 instead of 600" in run.logger.said[0]
