@@ -34,12 +34,10 @@ def test_tensors_from_before_are_not_counted(look):
     assert peak_memory(lambda: look(x) + 1, "cpu") == look(x).nbytes
 
 
-def test_what_there_is_no_memory_for():
+def test_other_errors_than_out_of_memory_are_raised():
     def fail():
         raise RuntimeError("of another reason")
 
-    assert unless_out_of_memory(lambda: 5) == 5
-    assert unless_out_of_memory(lambda: torch.empty(1 << 50)) is None
     with pytest.raises(RuntimeError, match="of another reason"):
         unless_out_of_memory(fail)
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,22 +63,17 @@ def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, m
 
 
 @pytest.mark.parametrize("num_tokens", LENGTHS)
-@pytest.mark.parametrize("chunk_size", [None, 1, 16, 64])
-def test_equals_the_dense_form(num_tokens: int, chunk_size: int | None) -> None:
-    q, k, v = inputs(num_tokens, torch.float64)
-    actual = causal_linear_attention(q, k, v, chunk_size) if chunk_size else linear_attention(q, k, v)
-    torch.testing.assert_close(actual, dense(q, k, v, causal=bool(chunk_size)), rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("num_tokens", LENGTHS)
-def test_three_forms_agree(num_tokens: int) -> None:
-    q, k, v = inputs(num_tokens)
-    parallel, recurrent = causal_linear_attention(q, k, v), decode(q, k, v)
-    # Weights of one sign: sums of up to 500 terms in fp32 are good to about 500 * 2^-24 = 3e-5 at the very worst, and
-    # to sqrt(500) * 2^-24 = 1.3e-6 where the roundings are independent.
-    torch.testing.assert_close(parallel, recurrent, rtol=0, atol=1e-5)
-    # The last token has all the others before it.
-    torch.testing.assert_close(parallel[:, :, -1], linear_attention(q, k, v)[:, :, -1], rtol=0, atol=1e-5)
+@pytest.mark.parametrize(
+    "form",
+    [linear_attention, decode, *(partial(causal_linear_attention, chunk_size=size) for size in (1, 16, 64))],
+    ids=["all", "decode", "1", "16", "64"],
+)
+@pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float64, 1e-12, 1e-13), (torch.float32, 0, 1e-5)])
+def test_equals_the_dense_form(num_tokens: int, form, dtype: torch.dtype, rtol: float, atol: float) -> None:
+    """Weights have one sign: independent roundings of 500 terms in fp32 add up to sqrt(500) * 2^-24 = 1.3e-6."""
+    q, k, v = inputs(num_tokens, dtype)
+    expected = dense(q.double(), k.double(), v.double(), causal=form is not linear_attention)
+    torch.testing.assert_close(form(q, k, v).double(), expected, rtol=rtol, atol=atol)
 
 
 def test_gradients_of_the_causal_form() -> None:
