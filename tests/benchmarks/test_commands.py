@@ -91,7 +91,7 @@ def test_the_atlas_continues(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"{named} can be submitted.\n"
     named.write_text(named.read_text().replace("# machine: ", "# machine: another "))
     named.rename(tmp_path / "atlas.csv")
-    with pytest.raises(SystemExit, match=r"error: .* another "):
+    with pytest.raises(SystemExit, match="another"):
         main(command)
     with pytest.raises(SystemExit) as ended:
         main(["check", str(tmp_path / "atlas.csv")])

@@ -89,7 +89,7 @@ def test_forms_of_the_report_exist():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_needs_a_gpu(tmp_path):
-    with pytest.raises(SystemExit, match=r"error: .*GPU"):
+    with pytest.raises(SystemExit, match="GPU"):
         main(["gpu", "--out", str(tmp_path / "out")])
 
 

@@ -64,11 +64,6 @@ def save(name: str, tensors: dict[str, Tensor], package: str, part: str, **facts
     save_file({k: v.contiguous() for k, v in tensors.items()}, HERE / f"{name}.safetensors", metadata)
 
 
-def copy(target: nn.Module, **tensors: Tensor) -> None:
-    """Set parameters by name; every parameter of the target must be given."""
-    target.load_state_dict({name.replace("__", "."): value for name, value in tensors.items()})
-
-
 def heads(x: Tensor) -> Tensor:
     return x.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2)
 
@@ -81,13 +76,18 @@ def qkv(attn: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(heads(part) for part in attn.qkv(x).chunk(3, dim=-1))
 
 
+def split(layer: nn.Linear, *names: str) -> dict[str, Tensor]:
+    """Weight and bias of a layer that computes several at once, under the names of each."""
+    return {
+        f"{name}.{which}": part
+        for which, whole in layer.named_parameters()
+        for name, part in zip(names, whole.chunk(len(names)), strict=True)
+    }
+
+
 def bert_names(attn: Attention) -> dict[str, Tensor]:
     """Our projections under the names of every BERT-like layer."""
-    weights, biases = attn.qkv.weight.chunk(3), attn.qkv.bias.chunk(3)
-    parts = {}
-    for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
-    return parts
+    return split(attn.qkv, "query", "key", "value")
 
 
 def timm_softmax(attn: Attention) -> Callable:
@@ -96,13 +96,8 @@ def timm_softmax(attn: Attention) -> Callable:
 
     peer = Peer(DIM, NUM_HEADS, qkv_bias=True).double()
     peer.fused_attn = False
-    copy(
-        peer,
-        qkv__weight=torch.cat([attn.q.weight, attn.kv.weight]),
-        qkv__bias=torch.cat([attn.q.bias, attn.kv.bias]),
-        proj__weight=attn.proj.weight,
-        proj__bias=attn.proj.bias,
-    )
+    weights = {f"qkv.{name}": torch.cat([q, getattr(attn.kv, name)]) for name, q in attn.q.named_parameters()}
+    peer.load_state_dict(weights | split(attn.proj, "proj"))
     return peer
 
 
@@ -123,17 +118,9 @@ def linformer(attn: Attention) -> Callable:
 
     projection = attn.projection
     peer = Peer(DIM, GRID[0] * GRID[1], k=projection.weight_k.shape[1], heads=NUM_HEADS).double()
-    to_q, to_k, to_v = attn.qkv.weight.chunk(3)
-    copy(
-        peer,
-        to_q__weight=to_q,
-        to_k__weight=to_k,
-        to_v__weight=to_v,
-        proj_k=projection.weight_k[0].flatten(1).T,
-        proj_v=projection.weight_v[0].flatten(1).T,
-        to_out__weight=attn.proj.weight,
-        to_out__bias=attn.proj.bias,
-    )
+    projections = {f"proj_{name}": getattr(projection, f"weight_{name}")[0].flatten(1).T for name in "kv"}
+    weights = split(attn.qkv, "to_q", "to_k", "to_v") | split(attn.proj, "to_out")
+    peer.load_state_dict(weights | projections)
     return peer
 
 
@@ -204,13 +191,8 @@ def transformers_longformer(attn: Attention) -> Callable:
         hidden_size=DIM, num_attention_heads=NUM_HEADS, attention_window=[window], attention_probs_dropout_prob=0.0
     )
     peer = Peer(config, 0).double()
-    parts = bert_names(attn)
-    parts |= {"query_global.weight": attn.q_global.weight, "query_global.bias": attn.q_global.bias}
-    for name, weight, bias in zip(
-        ("key_global", "value_global"), attn.kv_global.weight.chunk(2), attn.kv_global.bias.chunk(2), strict=True
-    ):
-        parts |= {f"{name}.weight": weight, f"{name}.bias": bias}
-    peer.load_state_dict(parts)
+    of_globals = split(attn.q_global, "query_global") | split(attn.kv_global, "key_global", "value_global")
+    peer.load_state_dict(bert_names(attn) | of_globals)
 
     def run(x: Tensor) -> Tensor:
         length = x.shape[1]
@@ -313,7 +295,7 @@ def transformers_reformer(attn: Attention) -> Callable:
         is_decoder=False,
     )
     peer = Peer(config).double()
-    copy(peer, query_key__weight=attn.qk.weight, value__weight=attn.v.weight)
+    peer.load_state_dict(split(attn.qk, "query_key") | split(attn.v, "value"))
     return lambda x: attn.proj(peer(x).hidden_states)
 
 
@@ -322,10 +304,9 @@ def flash_weights(attn: Attention, tokens: int, order: Sequence[int]) -> tuple[d
 
     It divides by N before the square, ours by sqrt(S) before and by N behind: a factor of the queries.
     """
-    parts = {"to_qk__0__weight": attn.z.weight, "to_qk__0__bias": attn.z.bias}
-    for name in ("weight", "bias"):
-        u, v = getattr(attn.uv, name).chunk(2)
-        parts[f"to_hidden__0__{name}"] = torch.cat([v, u])
+    parts = split(attn.z, "to_qk.0")
+    for name, uv in attn.uv.named_parameters():
+        parts[f"to_hidden.0.{name}"] = torch.cat(uv.chunk(2)[::-1])
     factor = torch.ones(len(order), 1, dtype=torch.float64)
     factor[0] = math.sqrt(tokens / attn.z.out_features)
     return parts, *((values * factor)[order] for values in (attn.scale, attn.offset))
@@ -342,8 +323,8 @@ def flash_gau(attn: Attention) -> Callable:
     # It always builds a T5 bias, which ours lacks.
     peer.rel_pos_bias = None
     parts, scale, offset = flash_weights(attn, GRID[0] * GRID[1], [0, 1])
-    last = {"to_out__0__weight": attn.proj.weight, "to_out__0__bias": attn.proj.bias}
-    copy(peer, **parts, **last, offsetscale__gamma=scale, offsetscale__beta=offset)
+    parts |= {"offsetscale.gamma": scale, "offsetscale.beta": offset}
+    peer.load_state_dict(parts | split(attn.proj, "to_out.0"))
     return peer
 
 
@@ -355,10 +336,10 @@ def flash_linear(attn: Attention) -> Callable:
     peer = Peer(query_key_dim=attn.z.out_features, group_size=chunk, **FLASH_OPTIONS).double()
     # Its order is q, q of the linear part, k, k of the linear part.
     parts, scale, offset = flash_weights(attn, chunk, [0, 2, 1, 3])
-    last = {"to_out__weight": attn.proj.weight, "to_out__bias": attn.proj.bias}
+    parts |= {"qk_offset_scale.gamma": scale, "qk_offset_scale.beta": offset}
     # Ours lacks a bias of positions.
-    bias = {"rel_pos_bias__relative_attention_bias__weight": torch.zeros(32, 1)}
-    copy(peer, **parts, **last, **bias, qk_offset_scale__gamma=scale, qk_offset_scale__beta=offset)
+    parts["rel_pos_bias.relative_attention_bias.weight"] = torch.zeros(32, 1)
+    peer.load_state_dict(parts | split(attn.proj, "to_out"))
     return lambda x: peer(x) - x
 
 

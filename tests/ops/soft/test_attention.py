@@ -1,7 +1,7 @@
 """The composed operator: its values, its gradients, what it stores, and what half precision does to it."""
 
-import itertools
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from soft_vit.ops.soft import blocked as blocked_attention
 STARTS = (("rowsum", 0.01), ("guarded_image", 0.0), ("guarded_batch", 0.0))
 VARIANTS = [
     dict(inverse=inverse, normalize=normalize, newton_start=start, ridge=ridge if inverse == "newton" else 0.01)
-    for inverse, normalize, (start, ridge) in itertools.product(("newton", "cholesky"), (False, True), STARTS)
+    for inverse, normalize, (start, ridge) in product(("newton", "cholesky"), (False, True), STARTS)
     if inverse == "newton" or start == "rowsum"
 ]
 variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: "-".join(map(str, v.values())))
@@ -64,17 +64,17 @@ def test_gradcheck_of_the_truncated_iteration(normalize, iters):
     torch.autograd.gradcheck(attend, tensors)
 
 
-FORMS = [("newton", False), ("newton", True), ("cholesky", False), ("cholesky", True)]
+forms = pytest.mark.parametrize(("inverse", "normalize"), [*product(("newton", "cholesky"), (False, True))])
 
 
-@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+@forms
 def test_second_derivatives(inverse, normalize):
     tensors = tuple(t[:1].detach().requires_grad_() for t in inputs(n=4, m=3, d=2, heads=1))
     attend = partial(soft_attention, inverse=inverse, normalize=normalize, newton_iters=40)
     assert torch.autograd.gradgradcheck(attend, tensors)
 
 
-@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+@forms
 def test_forward_mode_without_gradients(inverse, normalize):
     q, bottleneck, v = inputs(n=5, m=4, d=3, heads=2)
     attend = partial(soft_attention, inverse=inverse, normalize=normalize, newton_iters=40)
@@ -86,7 +86,7 @@ def test_forward_mode_without_gradients(inverse, normalize):
     torch.testing.assert_close(tangent, difference / 2e-6, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize(("inverse", "normalize"), FORMS)
+@forms
 def test_the_result_can_be_written_to(inverse, normalize):
     tensors = inputs()
     results = []
