@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import timm
-from torch import Tensor
+from torch import Tensor, nn
 
 from soft_vit.models import FAMILY_MODELS
 from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
@@ -62,13 +64,22 @@ def identify(weights: NotedWeights) -> list[str]:
 
 def _fits(weights: NotedWeights, name: str) -> bool:
     """Return whether weights fit the named model."""
-    img_size = weights.notes.img_size()
-    options = options_of_inference(weights.notes) if weights.notes.model == name else {}
+    options: dict[str, Any] = {"img_size": weights.notes.img_size()}
     try:
-        fit_weights(weights, timm.create_model(name, device="meta", img_size=img_size, **options))
+        if weights.notes.model == name:
+            model = timm.create_model(name, device="meta", **options, **options_of_inference(weights.notes))
+        else:
+            model = _model_on_meta(name, **options)
+        fit_weights(weights, model)
     except ValueError:
         return False
     return True
+
+
+@cache
+def _model_on_meta(name: str, img_size: tuple[int, int] | None) -> nn.Module:
+    """Return the named model without numbers; several files are compared with the same models."""
+    return timm.create_model(name, device="meta", img_size=img_size)
 
 
 def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
