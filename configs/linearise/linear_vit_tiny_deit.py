@@ -1,7 +1,7 @@
 # tools/dist_train.sh configs/linearise/linear_vit_tiny_deit.py 8 --cfg-options data_root=/path/to/imagenet
 # DeiT-tiny of timm (72.2 % top-1, arXiv 2012.12877, Table 5) with linear attention, on ImageNet-1k. It was not trained
 # here. Another kind: model.model_name, such as performer_vit_tiny_patch16; a kind that lives on the map takes DeiT's
-# class token beside it. Another ViT: model.teacher.model_name and a student of its size, or model.model_name of the
+# class token next to it. Another ViT: model.teacher.model_name and a student of its size, or model.model_name of the
 # teacher and model.swap=dict(kind=...).
 _base_ = ["../_base_/default_runtime.py", "../_base_/imagenet.py", "../_base_/linearise.py"]
 

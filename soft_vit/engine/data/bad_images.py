@@ -1,4 +1,4 @@
-"""Images that cannot be read: a data set that replaces them, and a hook that reports them."""
+"""Replace images that cannot be read, and report them."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ __all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
 def require_data_root(data_root: str | None) -> None:
     """Raise ValueError when no folder of images is named, FileNotFoundError when there is none."""
     if not data_root:
-        raise ValueError("data_root is not set; give the folder of the images with --cfg-options data_root=PATH.")
+        raise ValueError("data_root must be the folder of the images; set it with --cfg-options data_root=PATH.")
     if not Path(data_root).expanduser().is_dir():
-        raise FileNotFoundError(f"There is no folder {data_root}; give that of the images as data_root=PATH.")
+        raise FileNotFoundError(f"data_root must be an existing folder of images, got {data_root}.")
 
 
 class ReadingDataset(BaseDataset):
@@ -38,7 +38,7 @@ class ReadingDataset(BaseDataset):
 
     def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
         if metainfo:
-            raise ValueError(f"{type(self).__name__} takes no metainfo; give the names of classes as classes=[...].")
+            raise ValueError(f"metainfo must be empty for {type(self).__name__}, got {metainfo}; set classes=[...].")
         super().__init__(metainfo=described, **kwargs)
 
     def full_init(self) -> None:
@@ -63,7 +63,7 @@ class ReadingDataset(BaseDataset):
     def prepare_data(self, idx: int) -> Any:
         if not 0 <= idx < len(self):
             # Python ends a loop over a sequence at an IndexError.
-            raise IndexError(f"there is no image {idx} among {len(self)}")
+            raise IndexError(f"index must be below {len(self)}, got {idx}")
         for index in chain(range(int(idx), len(self)), range(int(idx))):
             info = self.get_data_info(index)
             try:

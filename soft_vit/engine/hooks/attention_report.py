@@ -1,4 +1,4 @@
-"""At the end of training: what the attentions of the model are worth, and where they look."""
+"""Report the accuracy without attentions, and draw where tokens look, at the end of training."""
 
 from copy import deepcopy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writing checkpoints that a crash cannot destroy, and finding the newest one."""
+"""Write checkpoints that survive a crash."""
 
 import re
 from collections import deque
@@ -20,7 +20,7 @@ from soft_vit.weights.read import NOTES_KEY, first_not_finite
 
 __all__ = ["AtomicBackend", "SafeCheckpointHook"]
 
-# Whatever a run goes on from.
+# The parts of a checkpoint that a resumed run starts from.
 _FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
 
 
@@ -35,7 +35,7 @@ register_backend("soft_vit.atomic", AtomicBackend, force=True)
 
 
 class _RemovingLater:
-    """A file backend that only notes what is to be removed."""
+    """A file backend that records removals without carrying them out."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -83,7 +83,7 @@ class SafeCheckpointHook(CheckpointHook):
                 path.unlink(missing_ok=True)
 
     def _kept(self, newest: int) -> list[int]:
-        """Numbers of the checkpoints of this hook that are there, up to the one that the run goes on from."""
+        """Return the numbers of this hook's existing checkpoints, up to the one that the run resumes from."""
         name = re.compile(re.escape(self.filename_tmpl).replace(r"\{\}", r"(\d+)"))
         found = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
         return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)

@@ -1,4 +1,4 @@
-"""What a run refuses before its first step, because it would fail later or learn something else."""
+"""Check before the first step that classes and targets fit each other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from soft_vit.registry import HOOKS, register
 
 __all__ = ["RunChecksHook", "match_classes"]
 
-# More names than these are not worth a line of the log.
+# Maximum number of class names in a line of the log.
 _NAMED_CLASSES = 10
 
 

@@ -1,4 +1,4 @@
-"""The logs of a run: its progress line, JSON lines, and a history of bounded length."""
+"""Log progress lines and JSON lines, and bound the history of logged numbers."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class ProgressLogProcessor(LogProcessor):
 
 
 def peak_memory() -> int:
-    """Peak memory of this process in MiB; 0 if the system does not report it."""
+    """Return the peak memory of this process in MiB, or 0 if the system does not report it."""
     if resource is None:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -75,7 +75,7 @@ class JsonLinesBackend(LocalVisBackend):
 
 
 def _plain(value: Any) -> Any:
-    """A number of any library as a Python number, None if it is not finite; also for lists."""
+    """Convert numbers of any library, and lists of them, to Python's; None replaces those that are not finite."""
     if isinstance(value, (Tensor, np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Images per second of a test."""
+"""Measure images per second of a test."""
 
 import math
 import time
@@ -20,7 +20,6 @@ __all__ = ["ThroughputHook"]
 @register(HOOKS)
 class ThroughputHook(Hook):
     """Adds images per second, over all processes, of the whole test loop and of the network's forward passes alone.
-
 
     The first batch starts the workers and warms up; it counts only if it is the only one. On a GPU, events time the
     forward passes without a synchronisation. A forward pass is a call of the classifier in mode `tensor`, as

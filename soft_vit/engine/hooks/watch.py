@@ -1,4 +1,4 @@
-"""Beside the loss curve: pictures of training batches, shares of attentions, and how well the inverses converge."""
+"""Log pictures of training batches, shares of attentions, and residuals of the Newton iteration."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -103,8 +103,8 @@ class WatchHook(Hook):
         dead = [name for name, found in probes.items() if found.share < MIN_SHARE]
         if dead:
             runner.logger.warning(
-                f"Attentions with a share of less than {MIN_SHARE:g} in their layer's output, which might as well be "
-                f"absent: {', '.join(dead)}. tools/analysis/attention_health.py tells more."
+                f"These attentions contribute less than {MIN_SHARE:g} of their layer's output: {', '.join(dead)}. "
+                "tools/analysis/attention_health.py shows details."
             )
 
     def _log(self, runner: Runner, key: str, values: Mapping[str, float]) -> None:
@@ -125,22 +125,20 @@ MIN_MIX = 0.05
 
 
 def label_text(sample: Any, names: Sequence[str] | None) -> str:
-    """The class of a sample, or the two of a mixed one with their shares: `ring 0.62 + bar 0.34`."""
+    """Return the class of a sample, or the two of a mixed one with their shares: `ring 0.62 + bar 0.34`."""
+
+    def name(index: int) -> str:
+        return str(names[index] if names else index)
+
     if "gt_score" not in sample:
-        return _name(int(sample.gt_label), names)
+        return name(int(sample.gt_label))
     share, index = sample.gt_score.float().cpu().topk(min(2, len(sample.gt_score)))
-    pairs = [(_name(i, names), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= MIN_MIX]
-    if len(pairs) == 1:
-        return pairs[0][0]
-    return " + ".join(f"{name} {s:.2f}" for name, s in pairs)
-
-
-def _name(index: int, names: Sequence[str] | None) -> str:
-    return str(names[index] if names else index)
+    pairs = [(name(i), s) for i, s in zip(index.tolist(), share.tolist(), strict=True) if s >= MIN_MIX]
+    return pairs[0][0] if len(pairs) == 1 else " + ".join(f"{name} {s:.2f}" for name, s in pairs)
 
 
 def batch_grid(images: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-    """uint8 images `[B, H, W, 3]` in a grid about as wide as high, each above its label; uint8 `[H', W', 3]`."""
+    """Return uint8 images `[B, H, W, 3]` in a grid, each above its label, as uint8 `[H', W', 3]`."""
     count, height, width, _ = images.shape
     columns = math.ceil(math.sqrt(count))
     # Whole multiples show every pixel as it is.

@@ -18,10 +18,10 @@ __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 
 
 def _with_positions(dataloader: dict) -> dict:
-    """The config of a data loader whose samples know their position. Raises ValueError for a batch sampler."""
+    """Return the config of a data loader with positions of samples. Raises ValueError for a batch sampler."""
     if dataloader.get("batch_sampler") is not None:
         raise ValueError(
-            "train_dataloader.batch_sampler is set, and such a run cannot resume within an epoch; leave it out, or set "
+            "train_dataloader.batch_sampler must be None for a run that resumes within an epoch; otherwise, set "
             "train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
         )
     return {
@@ -32,7 +32,7 @@ def _with_positions(dataloader: dict) -> dict:
 
 
 def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
-    """The batches of an epoch from number `first` on; earlier ones are not loaded."""
+    """Yield the batches of an epoch, starting at number `first`, without loading earlier ones."""
     loader = runner.train_dataloader
     loader.sampler.begin(run_seed(runner), epoch, first * loader.batch_size)
     yield from loader

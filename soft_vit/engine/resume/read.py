@@ -24,7 +24,7 @@ __all__ = ["find_newest_checkpoint", "install", "load_checkpoint_file", "require
 
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
-# By which a HistoryBuffer stores its methods and OneCycleLR its curve.
+# Methods that HistoryBuffer and OneCycleLR store by name.
 _METHODS = {
     HistoryBuffer: ("min", "max", "mean", "current"),
     OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
@@ -102,7 +102,7 @@ def install() -> None:
 def require_checkpoint(path: str) -> None:
     """Raise FileNotFoundError unless path is a file or an address."""
     if "://" not in path and not Path(path).expanduser().is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+        raise FileNotFoundError(f"The checkpoint must be an existing file, got {path}.")
 
 
 def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
@@ -131,7 +131,7 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def _iteration_of(path: Path) -> int | None:
-    """The iteration that a checkpoint was written at; None, with a sentence, for a damaged one."""
+    """Return the iteration of a checkpoint, or print why it is damaged and return None."""
     try:
         # Torch does not look at the checksums that it writes.
         with zipfile.ZipFile(path) as archive:
@@ -142,5 +142,5 @@ def _iteration_of(path: Path) -> int | None:
     except Exception as error:
         # Readers raise errors of any type on changed bytes.
         reason = one_line(error)
-    print(f"The checkpoint {path} is damaged and passed over ({reason}).")
+    print(f"The checkpoint {path} is damaged and skipped ({reason}).")
     return None

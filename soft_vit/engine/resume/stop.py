@@ -1,4 +1,4 @@
-"""End a run when a cluster asks for it: save, then exit with a code of its own."""
+"""Save and end a run at a signal, with exit code 75."""
 
 import os
 import signal
@@ -100,7 +100,7 @@ class StopHook(Hook):
             self._group = distributed.new_group(backend="gloo")
 
     def _agreed(self) -> bool:
-        """Whether any rank has received a signal; all ranks must call it together."""
+        """Return whether any rank has received a signal; all ranks must call it together."""
         if self._group is None:
             return bool(_received)
         flag = torch.tensor(len(_received))

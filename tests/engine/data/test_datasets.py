@@ -11,7 +11,7 @@ from soft_vit.engine.data.datasets import ImageTree
 
 @pytest.mark.parametrize(
     ("root", "error", "message"),
-    [(None, ValueError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "There is no folder /none")],
+    [(None, ValueError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "/none")],
 )
 def test_mistakes(root, error, message):
     with pytest.raises(error, match=message):

@@ -154,7 +154,7 @@ def test_what_is_no_checkpoint(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is no checkpoint"):
+    with pytest.raises(FileNotFoundError, match=r"none\.pth"):
         CheckpointLoader.load_checkpoint(str(tmp_path / "none.pth"))
 
 
