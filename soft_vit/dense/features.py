@@ -24,8 +24,8 @@ class TimmFeatures(nn.Module):
 
     model_name: any timm model with `features_only`. out_indices: timm's indices of the maps, returned in the order of
     the stages; None for all maps with a stride of at least `min_stride`. pretrained, checkpoint_path: the weights that
-    `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released); the
-    constructor does not read them, so that a trained detector loads without them. frozen_stages: -1 trains everything,
+    `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released).
+    They are not read before, so that a trained detector loads without them. frozen_stages: -1 trains everything,
     0 freezes the stem, n also the first n stages. norm_eval: keep the statistics of BatchNorm. out_norm: apply a
     LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
 
