@@ -147,7 +147,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
         (dict(arch="soft_huuge"), "soft_huge"),
         (dict(arch="soft_pico", no_such_option=1), "no_such_option"),
         (dict(arch="soft_pico", attention="softt"), "softt"),
-        (dict(arch="soft_pico", frozen_stages=9), "4 stages"),
+        (dict(arch="soft_pico", frozen_stages=9), "frozen_stages"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -74,7 +74,7 @@ def test_building_reads_no_weights(tmp_path):
         (dict(model_name="soft_picco"), "soft_picco"),
         (dict(model_name="soft_pico", no_such_option=1), "no_such_option"),
         (dict(model_name="soft_pico", out_indices=(0, 9)), r"\(0, 9\)"),
-        (dict(model_name="soft_pico", frozen_stages=5), "4 stages"),
+        (dict(model_name="soft_pico", frozen_stages=5), "frozen_stages"),
         (dict(model_name="soft_pico", pretrained=True, checkpoint_path="x.pth"), "x.pth"),
     ],
 )
