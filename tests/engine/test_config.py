@@ -43,13 +43,6 @@ def test_unreadable_file(tmp_path, content):
         resolve(tmp_path / "c.py")
 
 
-def test_pure_python_style(tmp_path):
-    """Its classes become the names that are registered."""
-    text = "from soft_vit.engine import ClassificationMetric\nval_evaluator = [dict(type=ClassificationMetric)]\n"
-    cfg = resolve(written(tmp_path / "c.py", text))
-    assert cfg.val_evaluator == [{"type": "ClassificationMetric"}]
-
-
 def test_saved_config_of_an_earlier_version(tmp_path):
     """It names classes and modules where they stood, and lacks hooks that were added in code."""
     text = """

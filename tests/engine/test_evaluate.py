@@ -20,6 +20,7 @@ from evaluated import (
     network,
     shapes,
 )
+from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from soft_vit.data import CLASSES
@@ -69,25 +70,20 @@ model = dict(
     type=TimmProgressClassifier, model_name="soft_pico", num_classes=10, img_size=32, depths=[1, 1, 1, 1],
     data_preprocessor=dict(mean=[127.5] * 3, std=[64.0] * 3, to_rgb=False),
 )
-test_pipeline = [dict(type=LoadedImage), dict(type=PackInputs)]
 test_dataloader = dict(
     batch_size=16,
-    dataset=dict(type=ShapesDataset, split="test", length=37, size=32, pipeline=test_pipeline),
+    dataset=dict(
+        type=ShapesDataset, split="test", length=37, size=32, pipeline=[dict(type=LoadedImage), dict(type=PackInputs)]
+    ),
     sampler=dict(type=DefaultSampler, shuffle=False),
 )
 test_evaluator = dict(type=ClassificationMetric)
 test_cfg = dict()
+# Alone, it would exchange the weights.
 custom_hooks = [dict(type=EMAHook)]
 """
     )
     metrics = evaluate(path, checkpoint, ema=False, work_dir=tmp_path)
-    assert agrees(metrics, expected_on_shapes(models["plain"]))
-
-
-def test_plain_weights(checkpoint, models, tmp_path):
-    # MMEngine's own hook would exchange them.
-    options = {**OPTIONS, "custom_hooks": [{"type": "EMAHook"}, {"type": "EMAEvalHook"}]}
-    metrics = evaluate(DEMO, checkpoint, ema=False, work_dir=tmp_path, options=options)
     assert agrees(metrics, expected_on_shapes(models["plain"]))
 
 
@@ -137,16 +133,9 @@ def test_another_size(folders, tmp_path, name):
     """The weights are those of 32 pixels, resampled once where they belong to a grid."""
     model = network(name)
     torch.save(model.state_dict(), tmp_path / "weights.pth")
-    metrics = evaluate(
-        DEMO,
-        str(tmp_path / "weights.pth"),
-        img_size=44,
-        crop_pct=1.0,
-        data_root=folders / "numbered",
-        classes=list_of_classes(tmp_path),
-        work_dir=tmp_path,
-        options={**OPTIONS, "model.model_name": name},
-    )
+    files = {"data_root": folders / "numbered", "classes": list_of_classes(tmp_path), "work_dir": tmp_path}
+    options = {**OPTIONS, "model.model_name": name}
+    metrics = evaluate(DEMO, str(tmp_path / "weights.pth"), img_size=44, crop_pct=1.0, **files, options=options)
     model.set_input_size(44)
     assert agrees(metrics, expected_on_folder(model, folders / "numbered", 44, 1.0))
 
@@ -157,16 +146,10 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path, size):
     model = timm.create_model("test_vit").eval()
     torch.save(model.state_dict(), tmp_path / "weights.pth")
     options = {key: value for key, value in OPTIONS.items() if not key.startswith("model.")}
-    metrics = evaluate(
-        DEMO,
-        "test_vit",
-        weights=str(tmp_path / "weights.pth"),
-        img_size=size,
-        data_root=folders / "numbered",
-        work_dir=tmp_path,
-        # Otherwise it would adapt itself to any size.
-        options={**options, "model.dynamic_img_size": False},
-    )
+    # Otherwise it would adapt itself to any size.
+    options["model.dynamic_img_size"] = False
+    files = {"weights": str(tmp_path / "weights.pth"), "data_root": folders / "numbered", "work_dir": tmp_path}
+    metrics = evaluate(DEMO, "test_vit", img_size=size, **files, options=options)
     model.set_input_size(size)
     assert model.pretrained_cfg["crop_pct"] == 0.95
     assert agrees(metrics, expected_on_folder(model, folders / "numbered", size or 160, 0.95, 0.5, 0.5))
@@ -241,8 +224,8 @@ def test_accuracies_are_those_of_this_package_and_of_any_k(checkpoint, models, t
 
 @pytest.mark.parametrize("name", ["out", "per_class", "confusion"])
 def test_where_results_cannot_go_is_known_before_the_test(tmp_path, name):
+    (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "a.json"):
-        (tmp_path / "file").touch()
         with pytest.raises(ValueError, match=path.name):
             evaluate("configs/none.py", "soft_pico", **{name: path})
 
@@ -255,14 +238,12 @@ def test_where_results_cannot_go_is_known_before_the_test(tmp_path, name):
         ("{checkpoint}", {"tta": True}, "tta_model"),
     ],
 )
-def test_only_classifiers_are_asked_for_classes(checkpoint, tmp_path, monkeypatch, model, arguments, named):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "boxes.py"
-    path.write_text(
-        'model = dict(type="A")\ntest_evaluator = dict(type="CocoAP")\ntest_dataloader = dict(dataset=dict())'
+def test_only_classifiers_are_asked_for_classes(checkpoint, tmp_path, model, arguments, named):
+    Config({"model": {"type": "A"}, "test_evaluator": {"type": "CocoAP"}, "test_dataloader": {"dataset": {}}}).dump(
+        tmp_path / "boxes.py"
     )
     with pytest.raises(ValueError, match=named):
-        evaluate(path, model.format(checkpoint=checkpoint), work_dir=tmp_path, **arguments)
+        evaluate(tmp_path / "boxes.py", model.format(checkpoint=checkpoint), work_dir=tmp_path, **arguments)
 
 
 def test_loss_that_is_no_number_is_null_in_json(tmp_path):

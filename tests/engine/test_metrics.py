@@ -91,9 +91,3 @@ def test_impossible_prediction_has_a_finite_loss_and_nan_is_not_hidden():
     loss = run(metric, torch.tensor([[0.0, 1000.0]]), torch.tensor([0]))["cross_entropy"]
     assert loss == pytest.approx(-np.log(np.finfo(np.float32).tiny), abs=1e-3)
     assert np.isnan(run(metric, torch.full((1, 2), float("nan")), torch.tensor([0]))["cross_entropy"])
-
-
-def test_bad_topk():
-    with pytest.raises(ValueError, match="topk"):
-        ClassificationMetric((0,))
-    assert ClassificationMetric(3).topk == (3,)

@@ -75,18 +75,10 @@ def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
     """The name of a timm model brings a normalisation of its own; the config of the training stays."""
     torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
     (tmp_path / DEMO.name).write_text("trained = True")
-    metrics = evaluate(
-        DEMO,
-        "soft_pico",
-        weights=str(tmp_path / "weights.pth"),
-        tta=True,
-        img_size=32,
-        crop_pct=0.8,
-        data_root=folders / "numbered",
-        classes=list_of_classes(tmp_path),
-        work_dir=tmp_path,
-        options={**OPTIONS, "model.num_classes": 10},
-    )
+    files = {"data_root": folders / "numbered", "classes": list_of_classes(tmp_path), "work_dir": tmp_path}
+    files["weights"] = str(tmp_path / "weights.pth")
+    options = {**OPTIONS, "model.num_classes": 10}
+    metrics = evaluate(DEMO, "soft_pico", tta=True, img_size=32, crop_pct=0.8, **files, options=options)
     cfg = timm.get_pretrained_cfg("soft_pico")
     view = (32, 0.8, cfg.mean[0], cfg.std[0])
     assert agrees(metrics, expected_on_folder(mean_of_mirrored(models["averaged"]), folders / "numbered", *view))

@@ -6,16 +6,6 @@ from mmengine.registry import DATASETS, DefaultScope
 
 from soft_vit.data import CLASSES, SPLITS, draw_shape
 from soft_vit.engine import ShapesDataset
-from soft_vit.engine.data.datasets import ImageTree
-
-
-@pytest.mark.parametrize(
-    ("root", "error", "message"),
-    [(None, ValueError, "--cfg-options data_root=PATH"), ("/none", FileNotFoundError, "/none")],
-)
-def test_mistakes(root, error, message):
-    with pytest.raises(error, match=message):
-        ImageTree(root)
 
 
 @pytest.mark.parametrize("name", ["ShapesDataset", "soft_vit.ShapesDataset"])

@@ -53,20 +53,16 @@ def test_batches_of_labels_are_those_of_samples():
 
 
 @pytest.mark.parametrize("stacked", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-def test_normalising(stacked, training):
+@pytest.mark.parametrize(
+    ("training", "options"), [(True, {}), (False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))]
+)
+def test_normalising(stacked, training, options):
+    """An evaluation augments nothing."""
     data = batch(stacked=stacked)
     images = torch.stack(list(data["inputs"]))
-    out = build()(data, training)
+    out = build(**options, channels_last=True)(data, training)
     torch.testing.assert_close(out["inputs"], normalised(images))
-    assert "gt_score" not in out["data_samples"][0]
-
-
-def test_evaluation_is_not_augmented():
-    data = batch()
-    images = data["inputs"].clone()
-    out = build(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1)(data)
-    torch.testing.assert_close(out["inputs"], normalised(images))
+    assert out["inputs"].is_contiguous(memory_format=torch.channels_last)
     assert "gt_score" not in out["data_samples"][0]
 
 
@@ -96,26 +92,17 @@ def test_the_last_of_an_odd_batch_is_not_mixed(size):
     torch.testing.assert_close(target.min(), torch.tensor(0.1 / CLASSES))
 
 
-def test_smoothing_alone_mixes_nothing():
+@pytest.mark.parametrize("ended", [False, True])
+def test_smoothing_alone_mixes_nothing(ended):
+    """Or after a hook ends mixing: SwitchRecipeHook of MMPretrain assigns `batch_augments`."""
+    preprocess = build(smoothing=0.2, **dict(mixup=0.8, cutmix=1.0) if ended else {})
+    if ended:
+        preprocess.batch_augments = None
+        with pytest.raises(ValueError, match="batch_augments"):
+            preprocess.batch_augments = Mixup()
     data = batch()
     images = data["inputs"].clone()
-    out = build(smoothing=0.2)(data, True)
+    out = preprocess(data, True)
     torch.testing.assert_close(out["inputs"], normalised(images))
     expected = torch.eye(CLASSES)[:4] * 0.8 + 0.2 / CLASSES
     torch.testing.assert_close(torch.stack([sample.gt_score for sample in out["data_samples"]]), expected)
-
-
-def test_a_hook_may_end_mixing():
-    # SwitchRecipeHook of MMPretrain assigns `batch_augments`.
-    module = build(mixup=0.8, cutmix=1.0, smoothing=0.1)
-    module.batch_augments = None
-    data = batch()
-    found = module({**data, "inputs": data["inputs"].clone()}, training=True)
-    torch.testing.assert_close(found["inputs"], normalised(data["inputs"]))
-    assert found["data_samples"][0].gt_score.max() == pytest.approx(0.9 + 0.1 / CLASSES)
-    with pytest.raises(ValueError, match="batch_augments"):
-        module.batch_augments = Mixup()
-
-
-def test_memory_format():
-    assert build(channels_last=True)(batch())["inputs"].is_contiguous(memory_format=torch.channels_last)

@@ -67,18 +67,12 @@ def test_albumentations_draws_from_numpys_generator():
 
 
 @pytest.mark.parametrize(
-    ("transform", "message"),
-    [
-        ({"type": "Cutouts"}, "Cutouts"),
-        ({**CROP, "foo": 1}, "'foo'"),
-        ({"type": "RandomResizedCrop", "height": 3, "width": 3}, "size"),
-        ({"type": "OneOf", "transforms": [{"type": "Flop"}]}, "Flop"),
-    ],
+    ("transform", "named"),
+    [({**CROP, "foo": 1}, "'foo'"), ({"type": "OneOf", "transforms": [{"type": "Flop"}]}, "Flop")],
 )
-def test_mistakes_for_albumentations(transform, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_mistakes_for_albumentations(transform, named):
+    with pytest.raises(ValueError, match=named):
         albumentations(transform)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

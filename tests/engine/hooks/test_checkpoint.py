@@ -56,12 +56,10 @@ def write(path: Path) -> None:
         ([], None, None),
         (["epoch_2.pth", "epoch_10.pth"], None, "epoch_10.pth"),
         (["iter_500.pth", "iter_1000.pth"], None, "iter_1000.pth"),
-        (["epoch_1.pth", "stopped_iter_150.pth", "epoch_2.pth"], None, "epoch_2.pth"),
         (["epoch_1.pth", "stopped_iter_150.pth"], None, "stopped_iter_150.pth"),
         # A second, shorter run in the same folder.
         (["epoch_3.pth", "epoch_10.pth"], "/moved/elsewhere/epoch_3.pth", "epoch_3.pth"),
         # Damaged or outdated notes.
-        (["epoch_3.pth"], "", "epoch_3.pth"),
         (["epoch_3.pth"], "/gone/epoch_9.pth", "epoch_3.pth"),
         # Others' files.
         (["best_top1_epoch_3.pth", "epoch_x.pth"], None, None),
@@ -89,26 +87,21 @@ def test_checkpoints_of_another_folder(tmp_path):
     assert find_newest_checkpoint(work_dir) == out_dir / "epoch_1.pth"
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
+# The last changes one number in a tensor: the file can be loaded, and says nothing.
+DAMAGE = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "zero": lambda content: b"\0" * len(content),
+    "bit": lambda content: content[: (m := len(content) // 2)] + bytes([content[m] ^ 1]) + content[m + 1 :],
+}
 
 
-def garble(content: bytes) -> bytes:
-    """Change one number in a tensor: the file can be loaded, and says nothing."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [cut, garble, lambda content: b"", lambda content: b"\0" * len(content)],
-    ids=["cut", "bit", "empty", "zero"],
-)
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("noted", [True, False])
 def test_damaged_one_is_passed_over(tmp_path, capsys, damage, noted):
     for name in ("epoch_1.pth", "epoch_2.pth", "epoch_3.pth"):
         write(tmp_path / name)
-    (tmp_path / "epoch_3.pth").write_bytes(damage((tmp_path / "epoch_3.pth").read_bytes()))
+    (tmp_path / "epoch_3.pth").write_bytes(DAMAGE[damage]((tmp_path / "epoch_3.pth").read_bytes()))
     if noted:
         (tmp_path / "last_checkpoint").write_text(str(tmp_path / "epoch_3.pth"))
     assert find_newest_checkpoint(tmp_path) == tmp_path / "epoch_2.pth"

@@ -97,27 +97,10 @@ def test_picture_shows_the_pixels_that_were_normalised():
 
 
 @pytest.mark.parametrize(
-    ("rates", "logged"),
-    [([1e-3, 1e-3], {}), ([1e-5, 1e-3, 1e-4], {"train/lowest_lr": 1e-5, "train/highest_lr": 1e-3})],
-)
-def test_range_of_learning_rates(rates, logged):
-    seen = {}
-    runner = SimpleNamespace(
-        epoch=1,
-        iter=3,
-        optim_wrapper=SimpleNamespace(param_groups=[{"lr": rate} for rate in rates]),
-        message_hub=SimpleNamespace(update_scalar=seen.__setitem__),
-    )
-    WatchHook().before_train_iter(runner, 3)
-    assert seen == logged
-
-
-@pytest.mark.parametrize(
     ("score", "names", "text"),
     [
         (None, CLASSES, "star"),
         (None, None, "3"),
-        ([0.01, 0.01, 0.01, 0.97], CLASSES, "star"),
         ([0.31, 0.0, 0.0, 0.69], CLASSES, "star 0.69 + circle 0.31"),
         ([0.2, 0.3, 0.5, 0.0], None, "2 0.50 + 1 0.30"),
     ],

@@ -243,17 +243,18 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     assert not torch.equal(saved["state_dict"]["stages.3.pos_embed"], expected["stages.3.pos_embed"])
     rates = {round(group["initial_lr"] * 64 / 8 / 5e-4, 6) for group in saved["optimizer"]["param_groups"]}
     assert rates == {0.75**i for i in range(4)}
-    assert sum("loss" in entry for entry in scalars(tmp_path / "run")) == 3
+    steps = [entry for entry in scalars(tmp_path / "run") if "loss" in entry]
+    assert len(steps) == 3
+    assert all(entry["lowest_lr"] == pytest.approx(0.75**3 * entry["highest_lr"]) for entry in steps)
 
     metrics = evaluate(path, str(result.checkpoint), options=options, work_dir=tmp_path / "test")
     assert metrics["accuracy/top1"] == pytest.approx(result.top1)
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("finetune/*.py")) + sorted(CONFIGS.glob("distill/*.py")), ids=str)
+@pytest.mark.parametrize("path", [*CONFIGS.glob("finetune/*.py"), *CONFIGS.glob("distill/*.py")], ids=lambda p: p.stem)
 def test_configs_describe_a_model(path):
     config = resolve(path, {"num_classes": 5})
-    model = MODELS.build({**config.model, "data_preprocessor": dict(config.data_preprocessor)})
+    with torch.device("meta"):
+        model = MODELS.build({**config.model, "data_preprocessor": dict(config.data_preprocessor)})
     size = next(step.img_size for step in config.test_dataloader.dataset.pipeline if "img_size" in step)
     assert model.model.img_size == (size, size)
-    assert config.train_dataloader.dataset.pipeline[0].img_size == size
-    assert f" configs/{path.relative_to(CONFIGS)} " in path.read_text().splitlines()[0]

@@ -9,15 +9,14 @@ from mmengine.registry import DefaultScope
 from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
-from soft_vit.engine import SafeOptimWrapper, TimmProgressClassifier
+from soft_vit.engine import SafeOptimWrapper
 
 
-def build(model: nn.Module, weight_decay: float = 0.05, wrapper: dict | None = None, **paramwise_cfg):
+def build(model: nn.Module, weight_decay: float = 0.05, **paramwise_cfg):
     config = {
         "constructor": "TimmOptimWrapperConstructor",
         "optimizer": {"type": "AdamW", "lr": 0.1, "weight_decay": weight_decay},
         **({"paramwise_cfg": paramwise_cfg} if paramwise_cfg else {}),
-        **(wrapper or {}),
     }
     with DefaultScope.overwrite_default_scope("mmpretrain"):
         return build_optim_wrapper(model, config)
@@ -74,34 +73,10 @@ def test_layer_decay_by_hand(name):
     assert decays == {parameter: decay for parameter, (decay, _) in settings(model, build(model)).items()}
 
 
-def test_layer_decay_of_one_changes_nothing():
+def test_decays_that_change_nothing():
     model = timm_model("soft_pico")
     assert settings(model, build(model, layer_decay=1.0)) == settings(model, build(model))
-
-
-@pytest.mark.parametrize("layer_decay", [None, 0.7])
-def test_classifier_with_frozen_stages(layer_decay):
-    model = TimmProgressClassifier("soft_pico", num_classes=10, img_size=32, frozen_stages=2)
-    found = settings(model, build(model, **({} if layer_decay is None else {"layer_decay": layer_decay})))
-    assert "model.head.weight" in found
-    assert not any(name.startswith(("model.stages.0.", "model.stages.1.")) for name in found)
-
-
-def test_without_weight_decay():
-    model = timm_model("soft_pico")
     assert {decay for decay, _ in settings(model, build(model, weight_decay=0.0)).values()} == {0.0}
-
-
-def test_options_of_the_wrapper_are_kept():
-    wrapper = {
-        "type": "SafeOptimWrapper",
-        "dtype": "bfloat16",
-        "accumulative_counts": 4,
-        "clip_grad": {"max_norm": 2.0},
-    }
-    optim = build(timm_model("soft_pico"), wrapper=wrapper)
-    assert type(optim) is SafeOptimWrapper
-    assert (optim.dtype, optim._accumulative_counts, optim.clip_grad_kwargs) == (torch.bfloat16, 4, {"max_norm": 2.0})
 
 
 class Outsider(BaseModel):
@@ -117,14 +92,13 @@ class Outsider(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "message"),
+    ("model", "options", "named"),
     [
-        ("soft_pico", {"bias_decay_mult": 0.0}, "bias_decay_mult"),
-        ("soft_pico", {"layer_decay": 0.0}, "0.0"),
-        ("soft_pico", {"layer_decay": 1.5}, "1.5"),
-        (None, {}, "temperature"),
+        (timm_model("soft_pico"), {"bias_decay_mult": 0.0}, "bias_decay_mult"),
+        (timm_model("soft_pico"), {"layer_decay": 1.5}, "1.5"),
+        (Outsider(), {}, "temperature"),
     ],
 )
-def test_mistakes(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        build(timm_model(model) if model else Outsider(), **options)
+def test_mistakes(model, options, named):
+    with pytest.raises(ValueError, match=named):
+        build(model, **options)

@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from crafted import Call
+from engine.runs import DEMO, tiny
 from mmengine.logging import HistoryBuffer
 from mmengine.optim import OneCycleLR
 from mmengine.runner import CheckpointLoader, load_checkpoint
@@ -19,15 +20,6 @@ from soft_vit.engine import evaluate, train
 from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
 from soft_vit.predict import load_predictor
 from soft_vit.weights.save import convert
-
-DEMO = Path(__file__).parents[3] / "configs" / "demo" / "soft_pico_shapes.py"
-TINY = {
-    "model.depths": [1, 1, 1, 1],
-    "train_dataloader.dataset.length": 4,
-    "image_size": 32,
-    "train_dataloader.batch_size": 4,
-    "train_cfg.max_epochs": 1,
-}
 
 
 def attacks(target: Path) -> dict[str, object]:
@@ -46,47 +38,43 @@ def attacks(target: Path) -> dict[str, object]:
 def test_crafted_file_is_refused_and_not_run(tmp_path, name, legacy):
     target, file = tmp_path / "owned", tmp_path / "crafted.pth"
     torch.save({"state_dict": attacks(target)[name]}, file, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(ValueError, match="not a checkpoint that can be read safely") as caught:
-        load_checkpoint_file(file)
-    assert not target.exists()
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="not a checkpoint that can be read safely"):
-        load_checkpoint(torch.nn.Linear(1, 1), str(file))
-    assert not target.exists()
+    for load in (load_checkpoint_file, lambda path: load_checkpoint(torch.nn.Linear(1, 1), str(path))):
+        with pytest.raises(ValueError, match=r"crafted\.pth"):
+            load(file)
+        assert not target.exists()
 
 
-def train_tiny(work_dir: Path, resume: str | None = None, **options: object) -> None:
-    options = {**TINY, **{name.replace("__", "."): value for name, value in options.items()}}
-    train(DEMO, work_dir=work_dir, resume=resume, validate=False, options=options)
+def run(options: dict, folder: Path, resume: str | None = None) -> None:
+    train(DEMO, work_dir=folder, resume=resume, validate=False, options=tiny(4, 4, 1) | options)
+
+
+def timm_model(name: str, **options: object) -> None:
+    timm.create_model(name, pretrained=True, **options)
 
 
 # Every way in which the path of a file gets into a run or a model.
 READERS = {
-    "resume": lambda file, folder: train_tiny(folder, resume=file),
-    "load_from": lambda file, folder: train_tiny(folder, load_from=file),
-    "init_cfg": lambda file, folder: train_tiny(folder, model__init_cfg={"type": "Pretrained", "checkpoint": file}),
-    "overlay": lambda file, folder: train_tiny(
-        folder, model__pretrained=True, model__pretrained_cfg_overlay={"file": file}
+    "resume": lambda file, folder: run({}, folder, file),
+    "load_from": lambda file, folder: run({"load_from": file}, folder),
+    "init_cfg": lambda file, folder: run({"model.init_cfg": {"type": "Pretrained", "checkpoint": file}}, folder),
+    "overlay": lambda file, folder: run(
+        {"model.pretrained": True, "model.pretrained_cfg_overlay": {"file": file}}, folder
     ),
-    "checkpoint_path": lambda file, folder: train_tiny(folder, model__checkpoint_path=file),
-    "teacher": lambda file, folder: train_tiny(
-        folder, model__type="DistillClassifier", model__teacher={"model_name": "soft_pico", "checkpoint": file}
+    "checkpoint_path": lambda file, folder: run({"model.checkpoint_path": file}, folder),
+    "teacher": lambda file, folder: run(
+        {"model.type": "DistillClassifier", "model.teacher": {"model_name": "soft_pico", "checkpoint": file}}, folder
     ),
     "convert": lambda file, folder: convert(file, folder / "out.pth", "timm"),
     "test": lambda file, folder: evaluate(DEMO, file, work_dir=folder),
     "weights of a test": lambda file, folder: evaluate(DEMO, "soft_pico", weights=file, work_dir=folder),
-    "overlay of timm": lambda file, folder: timm.create_model(
-        "soft_pico", pretrained=True, pretrained_cfg_overlay={"file": file}
-    ),
+    "overlay of timm": lambda file, folder: timm_model("soft_pico", pretrained_cfg_overlay={"file": file}),
     "backbone": lambda file, folder: SOFT(
         "soft_pico", init_cfg={"type": "Pretrained", "checkpoint": file}
     ).init_weights(),
     "predict": lambda file, folder: load_predictor("test_vit", checkpoint=file),
     # These timm reads itself.
     "timm: file": lambda file, folder: timm.create_model("soft_pico", checkpoint_path=file),
-    "timm: overlay": lambda file, folder: timm.create_model(
-        "pvt_v2_b0", pretrained=True, pretrained_cfg_overlay={"file": file}
-    ),
+    "timm: overlay": lambda file, folder: timm_model("pvt_v2_b0", pretrained_cfg_overlay={"file": file}),
 }
 
 
@@ -115,7 +103,7 @@ def test_newest_checkpoint_that_is_crafted_is_passed_over(tmp_path, capsys):
     (tmp_path / "last_checkpoint").write_text("epoch_1.pth")
     assert find_newest_checkpoint(tmp_path) is None
     assert not target.exists()
-    assert "posix.mkdir, which could run code" in capsys.readouterr().out
+    assert "posix.mkdir" in capsys.readouterr().out
 
 
 def test_a_config_inside_a_checkpoint_is_dropped(tmp_path):
@@ -146,19 +134,7 @@ def test_safetensors(tmp_path):
     assert torch.equal(load_checkpoint_file(tmp_path / "a.safetensors")["state_dict"]["w"], torch.ones(2))
 
 
-def test_what_is_no_checkpoint(tmp_path):
-    """Other cases: tests/models/test_checkpoint.py."""
-    torch.save([1, 2], tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="holds a list"):
-        load_checkpoint_file(tmp_path / "x.pth")
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.pth"):
-        CheckpointLoader.load_checkpoint(str(tmp_path / "none.pth"))
-
-
-@pytest.mark.parametrize("address", ["torchvision://resnet18", "s3://b/k.pth", "openmmlab://x", "mmcls://x"])
-def test_sources_with_their_own_readers_are_refused(address):
-    with pytest.raises(ValueError, match="download the file"):
+@pytest.mark.parametrize("address", ["none.pth", "torchvision://resnet18", "s3://b/k.pth", "openmmlab://x"])
+def test_sources_that_are_refused(address):
+    with pytest.raises((ValueError, FileNotFoundError), match=address):
         CheckpointLoader.load_checkpoint(address)
