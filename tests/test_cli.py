@@ -3,7 +3,6 @@
 import argparse
 import errno
 import os
-import re
 import runpy
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from soft_vit.cli import (
     command_line,
     image_size,
 )
-from soft_vit.data.demo.trees import make_tree
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import write_atomically
 
@@ -31,15 +29,15 @@ def end_of(action) -> str:
     return ended.value.code
 
 
-def failing(error: Exception):
+def raising(error: Exception):
     def fail(*args, **kwargs) -> None:
         raise error
 
     return fail
 
 
-def refusing(number: int, name: str | None = "x"):
-    return failing(OSError(number, os.strerror(number), name))
+def refused(number: int, name: str | None = "x") -> OSError:
+    return OSError(number, os.strerror(number), name)
 
 
 @pytest.fixture
@@ -50,39 +48,32 @@ def tree(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("action", "path"),
     [
-        (lambda: write_atomically("file/a.pth", b""), "file cannot be used (File exists)"),
-        (lambda: write_atomically("file/b/a.pth", b""), "file/b cannot be used (Not a directory)"),
-        (lambda: write_atomically("folder", b""), "folder cannot be used (Is a directory)"),
-        (lambda: Path("folder").read_bytes(), "folder cannot be used (Is a directory)"),
-        (lambda: os.rename("none", "folder/a"), "folder/a cannot be used (No such file or directory)"),
-        (refusing(errno.EACCES), "x cannot be used (Permission denied)"),
-        (refusing(errno.EROFS), "x cannot be used (Read-only file system)"),
-        (refusing(errno.EDQUOT), "x cannot be used (Disk quota exceeded)"),
-        (lambda: Path("x" * 300).read_bytes(), f"{'x' * 300} cannot be used (File name too long)"),
+        (lambda: write_atomically("file/a.pth", b""), "file"),
+        (lambda: write_atomically("file/b/a.pth", b""), "file/b"),
+        (lambda: write_atomically("folder", b""), "folder"),
+        (lambda: Path("folder").read_bytes(), "folder"),
+        (lambda: os.rename("none", "folder/a"), "folder/a"),
+        (raising(refused(errno.EACCES)), "x"),
+        (raising(refused(errno.EDQUOT)), "x"),
+        (lambda: Path("x" * 300).read_bytes(), "x" * 300),
     ],
 )
-def test_path_that_cannot_be_used(tree, given, said):
-    assert end_of(given) == f"error: {said}; give another path."
+def test_path_that_cannot_be_used(tree, action, path):
+    assert end_of(action).startswith(f"error: {path} cannot be used (")
 
 
 @pytest.mark.parametrize(("broken", "number"), [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
 def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, number):
-    monkeypatch.setattr(broken, refusing(number, None))
+    monkeypatch.setattr(broken, raising(refused(number, None)))
     assert end_of(lambda: write_atomically("folder/a.pth", b"")).startswith("error: folder/a.pth cannot be used")
     assert not list(Path("folder").iterdir())
 
 
-@pytest.mark.parametrize(
-    "action",
-    [
-        lambda: make_tree("folder", "cocoo"),
-        *(failing(kind("task is 'cocoo'")) for kind in (ValueError, WeightsError, FileNotFoundError)),
-    ],
-)
-def test_sentence_of_an_error(action):
-    assert re.match("error: task .*'cocoo'", end_of(action))
+@pytest.mark.parametrize("error", [ValueError, WeightsError, FileNotFoundError])
+def test_sentence_of_an_error(error):
+    assert end_of(raising(error("task is 'cocoo'"))) == "error: task is 'cocoo'"
 
 
 def test_error_of_a_process_that_loads_data():
@@ -93,30 +84,19 @@ def test_error_of_a_process_that_loads_data():
     assert end_of(handed_over.reraise) == "error: ValueError: the sample is empty"
 
 
-def test_missing_module_of_an_extra_behind_other_errors(tmp_path):
-    def load() -> None:
-        try:
-            raise ModuleNotFoundError("No module named 'mmdet.absent'", name="mmdet.absent")
-        except ImportError as error:
-            raise ImportError("Failed to import custom modules") from error
-
-    assert end_of(load) == "error: mmdet is missing; pip install 'soft_vit[mmdet]' installs it."
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyError])
-def test_traceback(error):
-    """On request, and for what is no mistake of a user."""
-    with pytest.raises(error):
-        command_line(lambda argv: failing(error())())(["--traceback"])
+def test_missing_module_of_an_extra_behind_other_errors():
+    absent = ImportError("Failed to import custom modules")
+    absent.__cause__ = ModuleNotFoundError("No module named 'mmdet.absent'", name="mmdet.absent")
+    assert "soft_vit[mmdet]" in end_of(raising(absent))
 
 
 @pytest.mark.parametrize(
-    ("action", "error"),
-    [(lambda: {}["x"], KeyError), (lambda: __import__("no_such_module"), ModuleNotFoundError)],
+    ("error", "arguments"), [(ValueError, ["--traceback"]), (KeyError, []), (ModuleNotFoundError, [])]
 )
-def test_other_errors_keep_their_traceback(action, error):
+def test_traceback(error, arguments):
+    """On request, and for what is no mistake of a user."""
     with pytest.raises(error):
-        command_line(lambda argv: action())([])
+        command_line(lambda argv: raising(error())())(arguments)
 
 
 def test_every_tool_reports_mistakes_alike(capsys):
@@ -165,22 +145,20 @@ def test_options(parser, arguments, expected):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "named"),
     [
-        *(
-            (["--cfg-options", "b=1", pair], "KEY=VALUE")
-            for pair in ("novalue", "a=[1,2", "a=1,)", "a=[dict(b=1,c=2)]")
-        ),
+        (["--cfg-options", "b=1", "novalue"], "novalue"),
+        (["--cfg-options", "a=[1,2"], "a=[1,2"),
+        (["--cfg-options", "a=[dict(b=1,c=2)]"], "a=[dict(b=1,c=2)]"),
         (["--img-size", "1", "2", "3"], "[1, 2, 3]"),
-        (["--img-size", "0"], "[0]"),
-        (["--checkpoint", "a.pth", "--no-pretrained"], "not allowed with"),
+        (["--checkpoint", "a.pth", "--no-pretrained"], "--no-pretrained"),
     ],
 )
-def test_wrong_options(parser, arguments, said, capsys):
+def test_wrong_options(parser, arguments, named, capsys):
     with pytest.raises(SystemExit) as end:
         parser.parse_args(arguments)
     assert end.value.code == 2
-    assert said in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
 def test_size_of_images(capsys):

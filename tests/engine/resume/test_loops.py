@@ -1,5 +1,6 @@
 """Loops that find their place again, without loading what lies before it."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -106,39 +107,32 @@ def test_checkpoint_of_another_run_is_no_result(tmp_path):
 
 
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
+    """The best one counts for itself, and a resumed run goes on with the files that are there."""
     events = []
     put, remove = AtomicBackend.put, AtomicBackend.remove
-    monkeypatch.setattr(
-        AtomicBackend, "put", lambda self, data, path: (put(self, data, path), events.append(Path(path).name))
-    )
-    monkeypatch.setattr(
-        AtomicBackend, "remove", lambda self, path: (events.append(f"- {Path(path).name}"), remove(self, path))
-    )
-    options = {
-        **OPTIONS,
-        "default_hooks.checkpoint.max_keep_ckpts": 2,
-        "default_hooks.checkpoint.save_best": "train",
-        "default_hooks.checkpoint.rule": "greater",
-    }
+
+    def log_put(backend: AtomicBackend, data: bytes, path: str) -> None:
+        put(backend, data, path)
+        events.append(Path(path).name)
+
+    def log_remove(backend: AtomicBackend, path: str) -> None:
+        events.append(f"- {Path(path).name}")
+        remove(backend, path)
+
+    monkeypatch.setattr(AtomicBackend, "put", log_put)
+    monkeypatch.setattr(AtomicBackend, "remove", log_remove)
     # Each validation better than the one before.
-    scores = iter(range(10))
+    scores = itertools.count()
     monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"train": float(next(scores))})
+    hook = {"max_keep_ckpts": 2, "save_best": "train", "rule": "greater"}
+    options = OPTIONS | {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
     train(DEMO, work_dir=tmp_path, options=options)
-    assert events == [
-        "epoch_1.pth",
-        "best_train_epoch_1.pth",
-        "epoch_1.pth",
-        "epoch_2.pth",
-        "best_train_epoch_2.pth",
-        "epoch_2.pth",
-        "- best_train_epoch_1.pth",
-        "epoch_3.pth",
-        "- epoch_1.pth",
-        "best_train_epoch_3.pth",
-        "epoch_3.pth",
-        "- best_train_epoch_2.pth",
-    ]
-    # A resumed run goes on with the files that are there.
+    # After each best one, the newest is written once more with its name.
+    assert " ".join(events) == (
+        "epoch_1.pth best_train_epoch_1.pth epoch_1.pth "
+        "epoch_2.pth best_train_epoch_2.pth epoch_2.pth - best_train_epoch_1.pth "
+        "epoch_3.pth - epoch_1.pth best_train_epoch_3.pth epoch_3.pth - best_train_epoch_2.pth"
+    )
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
     assert events == ["epoch_4.pth", "- epoch_2.pth"]
