@@ -171,9 +171,8 @@ def test_classes_are_counted_in_the_folders(tmp_path):
     cfg = resolve(path, options)
     assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (3, 3, 3)
     assert "num_classes" not in resolve(path).model
-    for given in ({"num_classes": 5}, {"model.num_classes": 5}):
-        assert resolve(path, {**options, **given}).model.num_classes == 5
-    # Those of a checkpoint come first.
+    # Those that are given come first, then those of a checkpoint.
+    assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
     assert resolve(path, options, num_classes=4).model.num_classes == 4
 
 

@@ -9,9 +9,7 @@ import timm
 import torch
 from engine.runs import CONFIGS, scalars, tiny
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
 from PIL import Image
-from timm.models import save_for_hf
 from torch import nn
 
 from soft_vit.engine import TimmOptimWrapperConstructor, TimmProgressClassifier, evaluate, train
@@ -108,14 +106,6 @@ def test_weights_of_another_model(given, model, named):
         fit_weights(given(), model())
 
 
-def test_timm_name_as_source(tmp_path):
-    model = timm.create_model("test_resnet", num_classes=5)
-    save_for_hf(model, str(tmp_path), model_config=dict(num_classes=5))
-    loaded = CheckpointLoader.load_checkpoint(f"timm://local-dir:{tmp_path}", map_location="cpu")["state_dict"]
-    assert loaded.keys() == model.state_dict().keys()
-    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
-
-
 def trained(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
@@ -125,7 +115,6 @@ def trained(model: nn.Module) -> set[str]:
     [
         ("soft_pico", SMALL, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
         ("soft_pico", SMALL, 1, ("stages.0.",)),
-        ("soft_pico", SMALL, 2, ("stages.0.", "stages.1.")),
         ("soft_pico", SMALL, 4, ("stages.",)),
         ("test_resnet", {}, 1, ("conv1.", "bn1.", "layer1.")),
         ("test_vit", {}, 2, ("cls_token", "pos_embed", "patch_embed.", "blocks.0.", "blocks.1.")),

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import timm
+from engine.runs import assert_same
 from mmengine.runner import CheckpointLoader
 from timm.models import save_for_hf
 
@@ -41,5 +42,8 @@ def test_random_weights_need_no_file():
 
 
 def test_model_in_a_folder(tmp_path):
-    save_for_hf(timm.create_model("test_resnet", num_classes=5), str(tmp_path), model_config=dict(num_classes=5))
+    model = timm.create_model("test_resnet", num_classes=5)
+    save_for_hf(model, str(tmp_path), model_config=dict(num_classes=5))
     assert create_timm_model(f"local-dir:{tmp_path}", pretrained=True).num_classes == 5
+    loaded = CheckpointLoader.load_checkpoint(f"timm://local-dir:{tmp_path}", map_location="cpu")["state_dict"]
+    assert_same(loaded, model.state_dict())

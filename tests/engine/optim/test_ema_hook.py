@@ -26,25 +26,18 @@ class Net(nn.Sequential):
         self.register_buffer("table", torch.zeros(4, dtype=torch.float64))
 
 
-def trajectory(steps: int) -> list[dict[str, torch.Tensor]]:
+def states_of(model: nn.Module, steps: int) -> list[dict[str, torch.Tensor]]:
     """Weights as training might leave them after each step."""
-    generator = torch.Generator().manual_seed(2)
-    state = Net().state_dict()
     return [
-        {
-            name: torch.randn(value.shape, generator=generator, dtype=value.dtype)
-            if value.is_floating_point()
-            else torch.tensor(step)
-            for name, value in state.items()
-        }
-        for step in range(1, steps + 1)
+        {name: torch.randn_like(x) if x.is_floating_point() else x + step for name, x in model.state_dict().items()}
+        for step in range(steps)
     ]
 
 
 @pytest.mark.parametrize("momentum", [0.3, 4e-5])
 def test_average_is_the_recurrence(momentum):
-    states = trajectory(6)
     model = Net()
+    states = states_of(model, 6)
     average = SmoothedModel(model, momentum)
     expected = dict(states[0])
     for step, state in enumerate(states):

@@ -224,11 +224,10 @@ def test_resumed_run_is_the_same(dtype, stop, tmp_path):
     # An overflow before either stop, and a NaN that counts, so that scale, growth and counters all differ from new.
     spoil = {0: lambda loss: overflow(loss) * 1e3, 3: SPOILT["NaN loss"], 5: SPOILT["NaN loss"]}
     model = Net(torch.float32)
-    start = copy.deepcopy(model)
+    part = copy.deepcopy(model)
     optim = build(model, dtype=dtype)
     train(model, optim, data, spoil)
 
-    part = start
     part_optim = build(part, dtype=dtype)
     train(part, part_optim, data[:stop], spoil)
     torch.save({"model": part.state_dict(), "optim": part_optim.state_dict()}, tmp_path / "half.pth")
@@ -249,9 +248,7 @@ def test_state_of_another_wrapper():
     scaled, plain = build(model, dtype="float16"), build(model)
     train(model, scaled, batches(1, torch.float32))
     plain.load_state_dict(scaled.state_dict())
-    state = plain.state_dict()
-    del state["guard"]
-    scaled.load_state_dict(state)
+    scaled.load_state_dict({name: value for name, value in plain.state_dict().items() if name != "guard"})
     assert scaled.skipped == 0
 
 

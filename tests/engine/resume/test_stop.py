@@ -5,6 +5,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from torch.utils.data import BatchSampler, DataLoader
@@ -13,24 +14,15 @@ from soft_vit.engine import SafeCheckpointHook
 from soft_vit.engine.resume.stop import EXIT_STOPPED, RunStopped, StopHook, listening
 
 
-class Checkpoint(SafeCheckpointHook):
-    def __init__(self, saved_iter: int | None) -> None:
-        super().__init__(interval=1)
-        self.saved_iter = saved_iter
-        self.written = 0
-
-    def save_between(self, runner: SimpleNamespace) -> None:
-        self.written += 1
-
-
 def a_run(saved_iter: int | None, due: bool = True, hooks: bool = True) -> SimpleNamespace:
-    checkpoint = Checkpoint(saved_iter)
+    checkpoint = SafeCheckpointHook(interval=1)
+    checkpoint.saved_iter, checkpoint.save_between = saved_iter, Mock()
     return SimpleNamespace(
         distributed=False,
         world_size=1,
         iter=6,
         hooks=[checkpoint] if hooks else [],
-        checkpoint=checkpoint,
+        save=checkpoint.save_between,
         optim_wrapper=SimpleNamespace(should_update=lambda: due),
         logger=SimpleNamespace(info=print),
         val_dataloader=DataLoader(range(10), batch_sampler=BatchSampler(range(10), 4, drop_last=False)),
@@ -52,14 +44,14 @@ def test_what_is_not_saved_yet_is_saved(told, saved_iter, written, capsys):
     with pytest.raises(SystemExit) as caught:
         hook.after_train_iter(run, batch_idx=0)
     assert caught.value.code == EXIT_STOPPED == 75
-    assert run.checkpoint.written == written
+    assert run.save.call_count == written
     assert "iteration 7" in capsys.readouterr().out
 
 
 def test_a_window_of_accumulated_gradients_is_finished(told):
     run = a_run(None, due=False)
     StopHook().after_train_iter(run, batch_idx=0)
-    assert run.checkpoint.written == 0
+    assert not run.save.called
 
 
 @pytest.mark.parametrize(("saved_iter", "batch", "stops"), [(6, 0, True), (6, 1, True), (6, 2, False), (5, 0, False)])
