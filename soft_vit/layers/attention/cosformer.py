@@ -21,6 +21,20 @@ def turned_features(x: Tensor, angle: Tensor) -> Tensor:
     return torch.cat([x * angle.cos(), x * angle.sin()], dim=-1)
 
 
+def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attend by `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, in a cost linear in N; tensors `[B, H, N, D]`.
+
+    N counts prefix tokens too; i and j are positions among the N tokens that count. Everything inside is at least
+    fp32.
+    """
+    if layout.mask is None:
+        position = torch.arange(q.shape[2], dtype=wide_dtype(q), device=q.device)[None, None, :, None]
+    else:
+        position = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
+    angle = position * (0.5 * math.pi / layout.num_tokens(q))
+    return linear_attention(q, k, v, layout, phi=turned_features, positions=angle)
+
+
 class CosformerAttention(SelfAttention):
     """`sum_j s_ij v_j / sum_j s_ij`, `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`: near tokens weigh more.
 
@@ -32,14 +46,4 @@ class CosformerAttention(SelfAttention):
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend by `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, in a cost linear in N.
-
-        N counts prefix tokens too; i and j are positions among the N tokens that count. Everything inside is at least
-        fp32.
-        """
-        if layout.mask is None:
-            position = torch.arange(q.shape[2], dtype=wide_dtype(q), device=q.device)[None, None, :, None]
-        else:
-            position = (layout.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(q))[:, None, :, None]
-        angle = position * (0.5 * math.pi / layout.num_tokens(q))
-        return linear_attention(q, k, v, layout, phi=turned_features, positions=angle)
+        return cosformer_attention(q, k, v, layout)

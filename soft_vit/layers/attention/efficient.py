@@ -9,6 +9,14 @@ from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.ops.layout import Layout
 
 
+def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Return `softmax(Q) (softmax(K)^T V)` `[B, H, N, Dv]` of q `[B, H, N, D]`, k `[B, H, M, D]` and v `[B, H, M, Dv]`.
+
+    layout: of the keys, of which padding is left out.
+    """
+    return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
+
+
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
@@ -17,5 +25,4 @@ class EfficientAttention(SelfAttention):
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend to the tokens that count: `softmax(Q) (softmax(K)^T V)`."""
-        return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
+        return efficient_attention(q, k, v, layout)

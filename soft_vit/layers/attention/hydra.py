@@ -10,6 +10,16 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
+def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Return `q^_i * sum_j k^_j * v_j` of q `[B, C, N, 1]`, k and v `[B, C, M, 1]`, at least fp32 inside.
+
+    Each channel is a head; q^ and k^ have length one over all channels. layout: of the keys.
+    """
+    with full_precision(q):
+        q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
+        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+
+
 class HydraAttention(SelfAttention):
     """`q^_i * sum_j k^_j * v_j`, channel by channel: each is a head; q^ and k^ have length one over all channels.
 
@@ -26,10 +36,4 @@ class HydraAttention(SelfAttention):
         super().__init__(dim, dim, **options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Mix values `[B, C, P + N, 1]`, whose channels are heads, by queries and keys of that shape.
-
-        Everything inside is at least fp32.
-        """
-        with full_precision(q):
-            q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-            return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+        return hydra_attention(q, k, v, layout)

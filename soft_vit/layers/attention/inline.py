@@ -56,6 +56,23 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
     return sum(taps[1:], start=taps[0])
 
 
+@by_heads
+def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
+
+    q: `[B, H, N, D]`, k: `[B, H, M, D]`, v: `[B, H, M, Dv]`; layout: of the keys. Everything inside is at least fp32.
+    """
+    with full_precision(q):
+        dtype, scale = v.dtype, q.shape[3] ** -0.5
+        q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
+        count = layout.num_tokens(k)
+        # Both factors of the state are scaled, so that neither it nor a product on the way to it overflows.
+        factor = (scale / count) ** 0.5
+        state = (k * factor).mT @ (v * factor)
+        k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
+        return bounded(q @ state + (1 - scale * (q @ k_mean.mT)) * v_mean, dtype)
+
+
 class InLineAttention(SelfAttention):
     """`sum_j ((q_i . k_j - q_i . mean(k)) / (N sqrt(d)) + 1 / N) v_j`, plus a convolution of V made for each image.
 
@@ -78,21 +95,8 @@ class InLineAttention(SelfAttention):
             nn.Conv1d(dim, dim * rows * columns, 1, groups=num_heads, **dd),
         )
 
-    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
-
-        Everything inside is at least fp32.
-        """
-        with full_precision(q):
-            dtype, scale = v.dtype, q.shape[3] ** -0.5
-            q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
-            count = layout.num_tokens(k)
-            # Both factors of the state are scaled, so that neither it nor a product on the way to it overflows.
-            factor = (scale / count) ** 0.5
-            state = (k * factor).mT @ (v * factor)
-            k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
-            return bounded(q @ state + (1 - scale * (q @ k_mean.mT)) * v_mean, dtype)
+        return inline_attention(q, k, v, layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)

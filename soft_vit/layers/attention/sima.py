@@ -10,6 +10,16 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
+def sima_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Return `Q^ (K^^T V)` of q, k and v `[B, H, N, D]`, at least fp32 inside.
+
+    Each feature is divided by the sum of its magnitudes over the tokens that count.
+    """
+    with full_precision(q):
+        q, k = (F.normalize(layout.keep(at_least_float32(x)), p=1.0, dim=2) for x in (q, k))
+        return (q @ (k.mT @ layout.keep(at_least_float32(v)))).to(v.dtype)
+
+
 class SimpleAttention(SelfAttention):
     """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
@@ -18,10 +28,4 @@ class SimpleAttention(SelfAttention):
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend by features that are divided by the sums of their magnitudes over the tokens that count.
-
-        Everything inside is at least fp32.
-        """
-        with full_precision(q):
-            q, k = (F.normalize(layout.keep(at_least_float32(x)), p=1.0, dim=2) for x in (q, k))
-            return (q @ (k.mT @ layout.keep(at_least_float32(v)))).to(v.dtype)
+        return sima_attention(q, k, v, layout)
