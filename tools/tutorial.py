@@ -130,7 +130,7 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
     left, top, right, bottom = samples[0].box
     row = attention_row(alive, images[0], stage=2, query=(int(top + bottom) // 16, int(left + right) // 16))
     try:
-        plot_attention_row(row, samples[0].image, out / "attention.png", "soft_plus_pico.tiles, stage 2")
+        plot_attention_row(row, samples[0].image, out / "attention.png")
     except ModuleNotFoundError:
         print("The picture of where the tile looks needs matplotlib: pip install 'soft_vit[analysis]'.")
     else:

@@ -9,12 +9,14 @@ import numpy as np
 from PIL import Image
 
 from soft_vit.predict import RankedClasses
-from soft_vit.predict.app_look import MAX_TOKENS, Choice, LayerLook, Look, draw_row
+from soft_vit.predict.app_look import MAX_TOKENS, Choice, LayerLook, Look
 from soft_vit.probe.health import MIN_SHARE
+from soft_vit.probe.view import draw_weights, largest_weight
 from soft_vit.weights import ENTRIES
 
 # A curve has at most this many points.
 POINTS = 64
+PANEL_SIDE = 168
 
 
 def data_url(image: Image.Image) -> str:
@@ -72,13 +74,14 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
             title, message("This attention is not linear in its values, so an attention matrix does not exist.")
         )
     weights, (height, width) = layer.row(place), layer.feat_size
+    small = picture.resize((PANEL_SIDE, PANEL_SIDE))
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []
     panels += [(f"head {head}", values) for head, values in enumerate(weights, 1)]
     figures = []
     for name, values in panels:
-        largest = values.flat[np.abs(values).argmax()]
-        image = f"<img src='{data_url(draw_row(values, picture, layer, place))}' alt='{name}'>"
-        figures.append(_figure(image, name, f"{largest:.2g}"))
+        panel = draw_weights(values, small, layer.cell(place), layer.feat_size)
+        image = f"<img src='{data_url(panel)}' alt='{name}'>"
+        figures.append(_figure(image, name, f"{largest_weight(values):.2g}"))
     note = message(f"{height} x {width} tokens, heads: {len(weights)}; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 

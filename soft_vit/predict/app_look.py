@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import timm
 import torch
-from matplotlib import colormaps
-from PIL import Image, ImageDraw
+from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import model_entrypoint
 from torch import Tensor
@@ -27,7 +26,7 @@ from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions
 from soft_vit.probe.health import Probe, probe
 from soft_vit.probe.spectrum import cumulative_singular_values
-from soft_vit.probe.view import OPACITY, colour_scale, key_grid
+from soft_vit.probe.view import key_grid
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders
 
@@ -38,7 +37,6 @@ MAX_PIXELS = 64_000_000
 MAX_SIDE = 768
 # Singular values of larger matrices take seconds and more.
 MAX_TOKENS = 1024
-PANEL_SIDE = 168
 
 DEPTHS = {"first": 0.0, "middle": 0.5, "last": 1.0}
 """Relative depth of a layer in its stage."""
@@ -187,17 +185,3 @@ def _number(pattern: str, name: str, default: int) -> int:
     """Return the number in a module's name, counted from 1."""
     found = re.search(pattern, name)
     return int(found[1]) + 1 if found else default
-
-
-def draw_row(values: np.ndarray, picture: Image.Image, layer: LayerLook, place: tuple[float, float]) -> Image.Image:
-    """Draw weights `[h, w]` of the token at a place over the picture in grey, with a frame around the token."""
-    colours, lowest, largest = colour_scale(values)
-    painted = colormaps[colours]((values - lowest) / (largest - lowest), bytes=True)[..., :3]
-    weights = Image.fromarray(painted).resize((PANEL_SIDE, PANEL_SIDE), Image.Resampling.NEAREST)
-    grey = picture.convert("L").resize((PANEL_SIDE, PANEL_SIDE)).convert("RGB")
-    panel = Image.blend(grey, weights, OPACITY)
-    (row, column), (height, width) = layer.cell(place), layer.feat_size
-    corners = [column / width, row / height, (column + 1) / width, (row + 1) / height]
-    x0, y0, x1, y1 = (round(corner * PANEL_SIDE) for corner in corners)
-    ImageDraw.Draw(panel).rectangle((x0 - 1, y0 - 1, x1, y1), outline="lime", width=2)
-    return panel

@@ -1,12 +1,13 @@
 """Attention of one token: its row of the attention matrix, drawn over the image."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from soft_vit.layers import Attention
@@ -18,6 +19,8 @@ from soft_vit.probe.matrix import watch_attention
 NEGLIGIBLE = 1e-3
 # Opacity of weights over their image.
 OPACITY = 0.65
+# Pixels for the caption below a picture.
+CAPTION = 14
 
 
 @dataclass
@@ -72,54 +75,67 @@ def key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
     return feat_size
 
 
-def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path, title: str) -> None:
+def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path) -> None:
     """Draw a row over its image, uint8 `[H, W, 3]`: the mean over the heads, and each head."""
-    panels: dict[str, np.ndarray | None] = {"image": None}
-    if len(row.weights) > 1:
-        panels["mean of the heads"] = row.weights.mean(0)
+    panels = {"mean of the heads": row.weights.mean(0)} if len(row.weights) > 1 else {}
     panels |= {f"head {head}": weights for head, weights in enumerate(row.weights, 1)}
-    _plot({name: (row, weights) for name, weights in panels.items()}, image, path, title)
+    _plot({name: (row, weights) for name, weights in panels.items()}, image, path)
 
 
 def plot_attention_rows(rows: Mapping[str, AttentionRow], image: np.ndarray, path: Path) -> None:
     """Draw the mean over heads of rows of several layers or models, by title, over an image, uint8 `[H, W, 3]`."""
-    panels = {title: (row, row.weights.mean(0)) for title, row in rows.items()}
-    _plot({"image": (next(iter(rows.values())), None), **panels}, image, path)
+    _plot({title: (row, row.weights.mean(0)) for title, row in rows.items()}, image, path)
 
 
-def _plot(
-    panels: Mapping[str, tuple[AttentionRow, np.ndarray | None]], image: np.ndarray, path: Path, title: str = ""
-) -> None:
-    from matplotlib.figure import Figure
-
-    columns = min(len(panels), 6)
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(2.6 * columns + 0.6, 2.6 * rows + (0.9 if title else 0.3)), layout="constrained")
-    figure.suptitle(title)
-    for place, (name, (row, weights)) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(rows, columns, place)
-        axes.set_title(name, fontsize="medium")
-        _draw_panel(axes, image, row, weights)
-    figure.savefig(path, dpi=130)
+def _plot(panels: Mapping[str, tuple[AttentionRow, np.ndarray]], image: np.ndarray, path: Path) -> None:
+    picture = Image.fromarray(image)
+    drawn = [draw_weights(weights, picture, row.query, row.feat_size) for row, weights in panels.values()]
+    captions = [f"{name}, up to {largest_weight(weights):.2g}" for name, (_, weights) in panels.items()]
+    picture_grid([picture, *drawn], ["image", *captions], min_side=224).save(path)
 
 
-def colour_scale(values: np.ndarray) -> tuple[str, float, float]:
-    """Return the colour map for weights and its limits, which are symmetric if some weights are negative."""
-    largest = max(np.abs(values).max(), np.finfo(np.float32).tiny)
-    signed = values.min() < -NEGLIGIBLE * largest
-    return "RdBu_r" if signed else "inferno", -largest if signed else 0, largest
+def largest_weight(weights: np.ndarray) -> float:
+    """Return the weight of the largest magnitude, with its sign."""
+    return weights.flat[np.abs(weights).argmax()]
 
 
-def _draw_panel(axes: Any, image: np.ndarray, row: AttentionRow, weights: np.ndarray | None) -> None:
-    height, width = image.shape[:2]
-    axes.set_axis_off()
-    if weights is None:
-        axes.imshow(image)
-    else:
-        axes.imshow(image.mean(2), cmap="gray", vmin=0, vmax=255)
-        colours, lowest, largest = colour_scale(weights)
-        scale = dict(cmap=colours, vmin=lowest, vmax=largest, alpha=OPACITY)
-        shown = axes.imshow(weights, **scale, extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="nearest")
-        axes.figure.colorbar(shown, ax=axes, shrink=0.7, pad=0.02).ax.tick_params(labelsize="x-small")
-    y, x = ((at + 0.5) * size / side for at, size, side in zip(row.query, (height, width), row.feat_size, strict=True))
-    axes.plot(x - 0.5, y - 0.5, "+", color="lime", markersize=9, markeredgewidth=2)
+def draw_weights(
+    weights: np.ndarray, image: Image.Image, query: tuple[int, int], feat_size: tuple[int, int]
+) -> Image.Image:
+    """Return the image in grey below the weights `[h, w]` of a token, with a frame around the token.
+
+    Colours are from black for 0 to bright for the largest weight, or blue and red where weights have signs.
+    """
+    from matplotlib import colormaps
+
+    largest = max(np.abs(weights).max(), np.finfo(np.float32).tiny)
+    signed = weights.min() < -NEGLIGIBLE * largest
+    lowest = -largest if signed else 0
+    painted = colormaps["RdBu_r" if signed else "inferno"]((weights - lowest) / (largest - lowest), bytes=True)
+    shown = Image.fromarray(painted[..., :3]).resize(image.size, Image.Resampling.NEAREST)
+    panel = Image.blend(image.convert("L").convert("RGB"), shown, OPACITY)
+    (row, column), (height, width) = query, feat_size
+    corners = np.array([[column, row], [column + 1, row + 1]]) / (width, height) * image.size
+    (x0, y0), (x1, y1) = corners.round().astype(int).tolist()
+    ImageDraw.Draw(panel).rectangle((x0 - 1, y0 - 1, x1, y1), outline="lime", width=2)
+    return panel
+
+
+def picture_grid(pictures: Sequence[Image.Image], captions: Sequence[str], min_side: int = 112) -> Image.Image:
+    """Return RGB pictures of one size in a grid, each above its caption, which is cut off at the picture's width.
+
+    min_side: pictures that are narrower, in pixels, are enlarged by a whole factor, which shows every pixel as it is.
+    """
+    columns = math.ceil(math.sqrt(len(pictures)))
+    scale = max(1, math.ceil(min_side / pictures[0].width))
+    width, height = (scale * side for side in pictures[0].size)
+    cell = (width + 2, height + CAPTION + 2)
+    grid = Image.new("RGB", (columns * cell[0], math.ceil(len(pictures) / columns) * cell[1]), "white")
+    draw = ImageDraw.Draw(grid)
+    for place, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
+        left, top = place % columns * cell[0] + 1, place // columns * cell[1] + 1
+        grid.paste(picture.resize((width, height), Image.Resampling.NEAREST), (left, top))
+        while draw.textlength(caption) > width and len(caption) > 1:
+            caption = caption[:-1]
+        draw.text((left, top + height + 1), caption, fill="black")
+    return grid

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 
 from soft_vit.probe.matrix import watch_attention
-from soft_vit.probe.view import attention_row, plot_attention_row, plot_attention_rows
+from soft_vit.probe.view import OPACITY, attention_row, draw_weights, plot_attention_row, plot_attention_rows
 
 SIZE = (72, 104)
 GRIDS = [(18, 26), (9, 13), (5, 7), (3, 4)]
@@ -49,10 +50,28 @@ def test_mistakes(arguments, value):
         attention_row(model_of("soft"), IMAGE, **arguments)
 
 
-@pytest.mark.parametrize("attention", ["soft", "softmax", "gau"])
-def test_picture(attention, tmp_path):
-    row = attention_row(model_of(attention), IMAGE, 2)
+@pytest.mark.parametrize(
+    ("lowest", "background"), [(0.0, (0, 0, 0)), (-1.0, (247, 247, 246))], ids=["inferno", "signed"]
+)
+def test_colours_of_weights(lowest, background):
+    """A weight of 1 among zeros, on a black image; the token is at the lower left."""
+    weights = np.zeros((3, 4), dtype=np.float32)
+    weights[0, 3], weights[1, 3] = 1, lowest
+    pixels = np.asarray(draw_weights(weights, Image.new("RGB", (80, 60)), (2, 0), (3, 4)))
+    top = (252, 255, 164) if lowest == 0 else (103, 0, 31)
+    np.testing.assert_allclose(pixels[:20, 60:], np.broadcast_to(OPACITY * np.array(top), (20, 20, 3)), atol=1)
+    np.testing.assert_allclose(pixels[:39, :60], np.broadcast_to(OPACITY * np.array(background), (39, 60, 3)), atol=2)
+    np.testing.assert_array_equal(pixels[40, :20], np.broadcast_to((0, 255, 0), (20, 3)))
+    np.testing.assert_allclose(pixels[42:58, 2:18], np.broadcast_to(pixels[0, 0], (16, 16, 3)))
+
+
+def test_pictures(tmp_path):
+    row = attention_row(model_of("soft"), IMAGE, 2)
     pixels = (255 * IMAGE.permute(1, 2, 0)).byte().numpy()
-    plot_attention_row(row, pixels, tmp_path / "row.png", attention)
+    plot_attention_row(row, pixels, tmp_path / "row.png")
     plot_attention_rows({"before": row, "after": row}, pixels, tmp_path / "rows.png")
-    assert (tmp_path / "row.png").read_bytes().startswith(b"\x89PNG")
+    # An image of 72 x 104, three times. The row has two heads, their mean and the image.
+    for name in ("row.png", "rows.png"):
+        picture = np.asarray(Image.open(tmp_path / name))
+        assert picture.shape == (2 * (216 + 16), 2 * (312 + 2), 3)
+        np.testing.assert_array_equal(picture[1:217:3, 1:313:3], pixels)

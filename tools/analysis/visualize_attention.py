@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     image = ((torch.from_numpy(pixels / 255) - mean) / std).permute(2, 0, 1).float().to(args.device)
     row = attention_row(model, image, args.stage, tuple(args.query) if args.query else None, args.layer)
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
-    plot_attention_row(row, pixels, out, title)
+    plot_attention_row(row, pixels, out)
     print(f"{title}\nWritten: {out}")
 
 
