@@ -35,15 +35,18 @@ def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT - 0.5 * q.square().sum(-1)[..., :, None] - 0.5 * k.square().sum(-1)[..., None, :]
 
 
-def gaussian_attention(q: Tensor, v: Tensor, normalize: bool = False, mask: Tensor | None = None) -> Tensor:
+def gaussian_attention(
+    q: Tensor, v: Tensor, normalize: bool = False, mask: Tensor | None = None, k: Tensor | None = None
+) -> Tensor:
     """Return `S v`, `S = exp(-||q_i - q_j||^2 / 2)`, in v's dtype; q `[..., N, D]`, v and the result `[..., N, Dv]`.
 
     normalize: return `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
     mask: bool, broadcast to `[..., N, N]`, True for keys that count.
+    k: keys `[..., M, D]` of values `[..., M, Dv]`, without normalize; by default q.
     """
     with full_precision(q):
         dtype, v = v.dtype, at_least_float32(v)
-        kernel = self_gaussian_kernel(q)
+        kernel = self_gaussian_kernel(q) if k is None else gaussian_kernel(q, k)
         if mask is not None:
             kernel = kernel * mask
             # 0 * inf would be NaN.

@@ -1,6 +1,6 @@
 """Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -10,6 +10,8 @@ from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 from soft_vit.ops.numerics import check_choice
 
 Features = Literal["elu", "relu"]
+
+FEATURE_MAPS = {"elu": elu_features, "relu": relu_features}
 
 
 class LinearAttention(SelfAttention):
@@ -26,8 +28,7 @@ class LinearAttention(SelfAttention):
 
     def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        self.features = check_choice("features", features, get_args(Features))
+        self.features = check_choice("features", features, tuple(FEATURE_MAPS))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        phi = elu_features if self.features == "elu" else relu_features
-        return linear_attention(q, k, v, layout, phi=phi)
+        return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[self.features])

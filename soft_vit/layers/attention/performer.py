@@ -17,6 +17,11 @@ Kernel = Literal["softmax", "relu"]
 RELU_FLOOR = 1e-3
 
 
+def default_num_features(dim: int) -> int:
+    """Return the number of random features for heads of dim channels: `dim ln(dim)`, and at least dim."""
+    return max(dim, int(dim * math.log(dim)))
+
+
 def orthogonal_random_features(num_features: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
     """Draw rows `[num_features, dim]`, fp32, each distributed as a standard normal vector, orthogonal in blocks of dim.
 
@@ -111,7 +116,7 @@ class PerformerAttention(SelfAttention):
         super().__init__(dim, num_heads, **dd, **options)
         self.kernel = check_choice("kernel", kernel, get_args(Kernel))
         if num_features is None:
-            num_features = max(self.head_dim, int(self.head_dim * math.log(self.head_dim)))
+            num_features = default_num_features(self.head_dim)
         if num_features < 1:
             raise ValueError(f"num_features must be at least 1, got num_features={num_features}.")
         self.register_buffer("projection", torch.empty(num_features, self.head_dim, **dd))

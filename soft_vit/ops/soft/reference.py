@@ -21,11 +21,14 @@ def soft_attention_reference(q: Tensor, bottleneck: Tensor, v: Tensor, **options
     return attend(q, bottleneck, v, InverseOptions(**options))
 
 
-def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions) -> Tensor:
-    """Return `K1 A^+ (K1^T v)`, or normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`."""
+def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions, k: Tensor | None = None) -> Tensor:
+    """Return `K1 A^+ (K1^T v)`, or normalised `K1 D A^+ D (K1^T v)`; shapes as in `soft_attention`.
+
+    k: keys, whose kernel replaces `K1^T`; by default q.
+    """
     k1 = gaussian_kernel(q, bottleneck)
     a = self_gaussian_kernel(bottleneck)
-    z = k1.mT @ v
+    z = (k1.mT if k is None else gaussian_kernel(bottleneck, k)) @ v
     scale = a.sum(-1, keepdim=True).rsqrt() if options.normalize else torch.ones_like(a[..., :1])
     if options.inverse == "cholesky":
         y = cholesky_solve(a, scale * z, options.ridge)

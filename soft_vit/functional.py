@@ -1,0 +1,377 @@
+"""Attention as a function of queries, keys and values: `attention`, and `varlen_attention` for packed sequences.
+
+Letters: B batch, H heads, N queries, M keys, D channels of a query or key, Dv channels of a value; T tokens of S packed
+sequences.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.layers.attention import name_hint
+from soft_vit.layers.attention.base import grid_limit, window
+from soft_vit.layers.attention.bottleneck import average_tokens
+from soft_vit.layers.attention.cosformer import cosformer_attention, turned_features
+from soft_vit.layers.attention.efficient import efficient_attention
+from soft_vit.layers.attention.focused import focused_features
+from soft_vit.layers.attention.hydra import hydra_attention
+from soft_vit.layers.attention.inline import inline_attention
+from soft_vit.layers.attention.landmarks import isolate_missing, landmark_tokens
+from soft_vit.layers.attention.linear import FEATURE_MAPS, Features
+from soft_vit.layers.attention.performer import (
+    Kernel,
+    default_num_features,
+    favor_attention,
+    key_exponents,
+    key_features,
+    orthogonal_random_features,
+    query_features,
+    relu_features,
+)
+from soft_vit.layers.attention.sima import sima_attention
+from soft_vit.layers.attention.skyformer import skyformer_attention
+from soft_vit.ops import gaussian_attention, soft_attention
+from soft_vit.ops.chunked import by_heads
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.linear import MIN_NORMALIZER, linear_attention
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision, wide_dtype
+from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
+from soft_vit.ops.packed import Packing, packed_softmax, packing
+from soft_vit.ops.soft.options import Inverse, InverseOptions
+from soft_vit.ops.soft.reference import attend as soft_attend
+from soft_vit.ops.softmax import softmax_attention
+
+__all__ = ["CROSS_KINDS", "FUNCTIONAL_KINDS", "PACKED_KINDS", "attention", "varlen_attention"]
+
+Grid = int | tuple[int, int] | None
+
+
+def _softmax(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    return softmax_attention(q, k, v, layout)
+
+
+def _softmax_one(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    return softmax_attention(q, k, v, layout, add_one=True)
+
+
+def _linear(q: Tensor, k: Tensor, v: Tensor, layout: Layout, features: Features = "elu") -> Tensor:
+    return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))])
+
+
+def _focused(q: Tensor, k: Tensor, v: Tensor, layout: Layout, power: float = 3.0) -> Tensor:
+    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))
+
+
+def _performer(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, projection: Tensor | None = None, kernel: Kernel = "softmax"
+) -> Tensor:
+    return favor_attention(q, k, v, _random_features(q) if projection is None else projection, kernel, layout)
+
+
+def _random_features(q: Tensor) -> Tensor:
+    """Return the same random features `[F, D]` for all queries `[..., D]`, as many as the module draws."""
+    return _draw_features(q.shape[-1]).to(q.device)
+
+
+# Drawn while a graph is captured, as a constant of it.
+@torch.compiler.assume_constant_result
+def _draw_features(dim: int) -> Tensor:
+    return orthogonal_random_features(default_num_features(dim), dim, torch.Generator().manual_seed(0))
+
+
+def _hydra(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """Attend with a head for each channel; queries and keys have length one over the channels of all heads."""
+    heads = q.shape[1]
+    q, k, v = (x.mT.flatten(1, 2)[..., None] for x in (q, k, v))
+    return hydra_attention(q, k, v, layout)[..., 0].unflatten(1, (heads, -1)).mT
+
+
+def _gaussian(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    scale = q.shape[-1] ** -0.25
+    return gaussian_attention(q * scale, v, mask=layout.key_mask, k=None if k is q else k * scale)
+
+
+@by_heads
+def _nystrom(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    sr_ratio: int = 1,
+    max_landmarks: Grid = 7,
+    inverse: PseudoInverse = "iterative",
+    iters: int = 6,
+) -> Tensor:
+    limit = grid_limit("max_landmarks", max_landmarks, sequence=True)
+    (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, sr_ratio, limit) for x in (q, k))
+    return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, inverse, iters)
+
+
+def _skyformer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    sr_ratio: int = 1,
+    max_landmarks: Grid = 7,
+    ridge: float = 0.01,
+) -> Tensor:
+    limit = grid_limit("max_landmarks", max_landmarks, sequence=True)
+    return skyformer_attention(q, k, v, layout, sr_ratio, limit, ridge)
+
+
+def _soft(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    sr_ratio: int = 1,
+    max_bottleneck: Grid = 7,
+    inverse: Inverse = "newton",
+    newton_iters: int = 20,
+    ridge: float = 0.01,
+    normalize: bool = False,
+) -> Tensor:
+    options = InverseOptions(inverse, normalize, newton_iters, ridge)
+    scale, same = q.shape[-1] ** -0.25, k is q
+    q = q * scale
+    limit = grid_limit("max_bottleneck", max_bottleneck, sequence=True)
+    maps = q.flatten(0, 1).mT[..., None]
+    tokens, exist = average_tokens(maps, window(sr_ratio, sequence=True), limit, layout)
+    tokens = tokens.unflatten(0, q.shape[:2])
+    if exist is not None:
+        tokens = isolate_missing(tokens, exist)
+    v = layout.keep(v)
+    if same:
+        return soft_attention(q, tokens, v, inverse, normalize, newton_iters, ridge)
+    with full_precision(q):
+        q, k, tokens, wide = (at_least_float32(x) for x in (q, k * scale, tokens, v))
+        return soft_attend(q, tokens, wide, options, k).to(v.dtype)
+
+
+def _divided(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    """Return `q_i sum_j k_j v_j^T / q_i sum_j k_j` for features q and k `[T, H, F]`, in v's dtype."""
+    with full_precision(q):
+        state, total = packing.outer_sum(k, at_least_float32(v)), packing.of_tokens(packing.sum(k))
+        normalizer = (q * total).sum(-1, keepdim=True).clamp(min=MIN_NORMALIZER)
+        return (packing.multiply(q, state) / normalizer).to(v.dtype)
+
+
+def _packed_linear(q: Tensor, k: Tensor, v: Tensor, packing: Packing, features: Features = "elu") -> Tensor:
+    phi = FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))]
+    return _divided(phi(q), phi(k), v, packing)
+
+
+def _packed_focused(q: Tensor, k: Tensor, v: Tensor, packing: Packing, power: float = 3.0) -> Tensor:
+    return _divided(focused_features(q, power), focused_features(k, power), v, packing)
+
+
+def _packed_performer(
+    q: Tensor, k: Tensor, v: Tensor, packing: Packing, projection: Tensor | None = None, kernel: Kernel = "softmax"
+) -> Tensor:
+    check_choice("kernel", kernel, ("softmax", "relu"))
+    with full_precision(q):
+        projection = (_random_features(q) if projection is None else projection).to(wide_dtype(q))
+        if kernel == "relu":
+            return _divided(relu_features(q, projection), relu_features(k, projection), v, packing)
+        largest = packing.of_tokens(packing.max(key_exponents(k, projection)))
+        return _divided(query_features(q, projection, largest), key_features(k, projection, largest), v, packing)
+
+
+def _packed_efficient(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    k = (k - packing.of_tokens(packing.max(k))).exp()
+    k = k / packing.of_tokens(packing.sum(k))
+    return packing.multiply(q.softmax(-1), packing.outer_sum(k, v))
+
+
+def _packed_sima(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    with full_precision(q):
+        q, k = (at_least_float32(x) for x in (q, k))
+        q, k = (x / packing.of_tokens(packing.sum(x.abs()).clamp(min=1e-12)) for x in (q, k))
+        return packing.multiply(q, packing.outer_sum(k, at_least_float32(v))).to(v.dtype)
+
+
+def _packed_hydra(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    with full_precision(q):
+        q, k = (F.normalize(at_least_float32(x).flatten(1), dim=1).view_as(x) for x in (q, k))
+        return (q * packing.of_tokens(packing.sum(k * at_least_float32(v)))).to(v.dtype)
+
+
+def _packed_cosformer(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    place = packing.position.to(at_least_float32(q).dtype)
+    angle = (0.5 * math.pi * place / packing.of_tokens(packing.lengths))[:, None, None]
+    return _divided(turned_features(q, angle), turned_features(k, angle), v, packing)
+
+
+class Operator(NamedTuple):
+    """The functions of a kind, and what they require."""
+
+    attend: Callable[..., Tensor]
+    """`(q, k, v, layout, **options)`."""
+    scaled: Literal["products", "distances", None] = None
+    """Whether products or squared distances of queries and keys have a factor `D^(-1/2)`."""
+    cross: bool = False
+    """Whether keys may be other tokens than queries."""
+    packed: Callable[..., Tensor] | None = None
+    """`(q, k, v, packing, **options)`."""
+
+
+OPERATORS: dict[str, Operator] = {
+    "softmax": Operator(_softmax, "products", True, packed_softmax),
+    "softmax_one": Operator(_softmax_one, "products", True, partial(packed_softmax, add_one=True)),
+    "gaussian": Operator(_gaussian, "distances", True),
+    "linear": Operator(_linear, None, True, _packed_linear),
+    "focused": Operator(_focused, None, True, _packed_focused),
+    "performer": Operator(_performer, "distances", True, _packed_performer),
+    "efficient": Operator(efficient_attention, None, True, _packed_efficient),
+    "hydra": Operator(_hydra, None, True, _packed_hydra),
+    "inline": Operator(inline_attention, "products", True),
+    "sima": Operator(sima_attention, None, False, _packed_sima),
+    "cosformer": Operator(cosformer_attention, None, False, _packed_cosformer),
+    "nystrom": Operator(_nystrom, "products"),
+    "skyformer": Operator(_skyformer, "distances"),
+    "soft": Operator(_soft, "distances"),
+}
+FUNCTIONAL_KINDS = tuple(OPERATORS)
+"""The attention types of `attention`."""
+CROSS_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.cross)
+"""Those of them whose keys may be other tokens than queries."""
+PACKED_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.packed)
+"""The attention types of `varlen_attention`."""
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kind: str = "linear",
+    *,
+    key_padding_mask: Tensor | None = None,
+    scale: float | None = None,
+    **options: Any,
+) -> Tensor:
+    """Attend by one of `FUNCTIONAL_KINDS`: query `[B, H, N, D]`, key `[B, H, M, D]`, value `[B, H, M, Dv]`.
+
+    The result `[B, H, N, Dv]` is what the module of that type computes between its projections, without convolutions
+    of values. Tokens are a sequence, and landmarks stand for runs of them. Keys may be other tokens than queries for
+    `CROSS_KINDS`; the other types relate the tokens of one sequence, N = M.
+
+    key_padding_mask: bool `[B, M]`, True where a key counts; for types of one sequence also where a query does.
+    scale: the factor of products `q . k` or, in Gaussian kernels, of squared distances, positive; by default
+        `D^(-1/2)`. Types without such a factor take None alone.
+    options: of the module. `linear`: features. `focused`: power. `performer`: kernel, and random features, projection
+        `[F, D]`, by default fixed ones. `nystrom`: sr_ratio, max_landmarks, inverse, iters. `skyformer`: sr_ratio,
+        max_landmarks, ridge. `soft`: sr_ratio, max_bottleneck, inverse, newton_iters, ridge, normalize. SOFT's key is
+        its query; given another key, its kernel to the queries' bottleneck tokens gathers the values.
+
+    Raises ValueError for an unknown type or option, tensors that do not fit, and a mask of another shape or dtype.
+
+    >>> q, k, v = (torch.randn(2, 4, 196, 32) for _ in range(3))
+    >>> soft_vit.attention(q, k, v, "performer").shape
+    torch.Size([2, 4, 196, 32])
+    """
+    operator = _operator(kind, options)
+    _check_tensors(query, key, value, "BHND")
+    (B, _, M, _), mask = key.shape, key_padding_mask
+    if not operator.cross and query.shape[2] != M:
+        raise ValueError(
+            f"key must be as many tokens as query for {kind!r}, which relates tokens of one sequence, got {M} keys for "
+            f"{query.shape[2]} queries."
+        )
+    if mask is not None and not torch.compiler.is_compiling():
+        if mask.dtype != torch.bool or mask.shape != (B, M):
+            raise ValueError(
+                f"key_padding_mask must be torch.bool of shape {(B, M)}, True where a key counts, got {mask.dtype} of "
+                f"shape {tuple(mask.shape)}."
+            )
+        if not mask.any(1).all():
+            raise ValueError("key_padding_mask must have at least one True in each row.")
+    q, k = _rescale(query, key, scale, kind)
+    return operator.attend(q, k, value, Layout((M, 1), 0, mask), **options)
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens: Tensor,
+    kind: str = "linear",
+    *,
+    scale: float | None = None,
+    **options: Any,
+) -> Tensor:
+    """Attend within each of S packed sequences, by one of `PACKED_KINDS`: query, key `[T, H, D]`, value `[T, H, Dv]`.
+
+    The result `[T, H, Dv]` is that of `attention` for each sequence alone, without a mask and without padding to the
+    longest; the layout is that of `flash_attn_varlen_func`.
+
+    cu_seqlens: int32 or int64 `[S + 1]`, the boundaries of sequences, from 0 to T.
+    scale, options: see `attention`.
+
+    Raises ValueError for another type, tensors or boundaries that do not fit, and an empty sequence.
+
+    >>> q, k, v = (torch.randn(30, 4, 32) for _ in range(3))
+    >>> soft_vit.varlen_attention(q, k, v, torch.tensor([0, 10, 30], dtype=torch.int32), "linear").shape
+    torch.Size([30, 4, 32])
+    """
+    operator = _operator(kind, options)
+    if operator.packed is None:
+        raise ValueError(f"kind must be one of {', '.join(PACKED_KINDS)} for packed sequences, got {kind!r}.")
+    _check_tensors(query, key, value, "THD")
+    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"cu_seqlens must be torch.int32 or torch.int64 of shape [S + 1], got {cu_seqlens.dtype} of shape "
+            f"{tuple(cu_seqlens.shape)}."
+        )
+    if cu_seqlens[0] != 0 or cu_seqlens[-1] != len(query) or not (cu_seqlens.diff() > 0).all():
+        raise ValueError(f"cu_seqlens must increase from 0 to {len(query)}, got {cu_seqlens.tolist()}.")
+    q, k = _rescale(query, key, scale, kind)
+    return operator.packed(q, k, value, packing(cu_seqlens), **options)
+
+
+def _operator(kind: str, options: dict[str, Any]) -> Operator:
+    """Return the functions of a kind; ValueError for an unknown kind or option."""
+    if kind not in OPERATORS:
+        hint = name_hint(kind, OPERATORS, f"use one of {', '.join(OPERATORS)}.")
+        raise ValueError(f"kind must be one of soft_vit.FUNCTIONAL_KINDS, got {kind!r}; {hint}")
+    operator = OPERATORS[kind]
+    if options:
+        accepted = [*signature(operator.attend).parameters][4:]
+        if unknown := options.keys() - accepted:
+            raise ValueError(
+                f"Options of {kind!r} must be among {', '.join(accepted) or 'none'}, got {min(unknown)!r}."
+            )
+    return operator
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, letters: str) -> None:
+    """ValueError unless tensors have these dimensions, fit each other and have one floating dtype."""
+    shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+    if not query.ndim == key.ndim == value.ndim == len(letters):
+        raise ValueError(f"query, key and value must have shape [{', '.join(letters)}], got {shapes}.")
+    leading = query.shape[:2] == key.shape[:2] == value.shape[:2]
+    if not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"query, key and value must have as many {letters} as each other, got {shapes}.")
+    if not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
+        dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
+        raise ValueError(f"query, key and value must have one floating dtype, got {dtypes}.")
+
+
+def _rescale(query: Tensor, key: Tensor, scale: float | None, kind: str) -> tuple[Tensor, Tensor]:
+    """Return queries and keys with which the default factor `D^(-1/2)` has the effect of scale."""
+    if scale is None:
+        return query, key
+    scaled, factor = OPERATORS[kind].scaled, scale * query.shape[-1] ** 0.5
+    if scaled is None or scale <= 0:
+        requirement = "None, as its formula has no factor" if scaled is None else "positive"
+        raise ValueError(f"scale must be {requirement}, for {kind!r}, got {scale}.")
+    if scaled == "products":
+        return query * factor, key
+    q = query * factor**0.5
+    return q, q if key is query else key * factor**0.5
