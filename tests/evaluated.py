@@ -1,6 +1,6 @@
 """Checkpoints and images that tests of an evaluation share, and what torch and timm make of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,17 @@ def write_folders(root: Path) -> Path:
         for folder in (f"named/{CLASSES[sample.label]}", f"numbered/{sample.label}"):
             (root / folder).mkdir(parents=True, exist_ok=True)
             Image.fromarray(sample.image).save(root / folder / f"{i:03}.png")
+    return root
+
+
+def write_tree(root: Path, names: Sequence[str], **counts: int) -> Path:
+    """A tree of class folders, with the shape of a class in each image; counts: images of a class in each split."""
+    for split, count in counts.items():
+        images = ShapeImages(10 * count, split, seed=1, size=(40, 52))
+        for label, name in enumerate(names):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(images[10 * i + label].image).save(root / split / name / f"{i}.png")
     return root
 
 

@@ -36,10 +36,6 @@ def raising(error: Exception):
     return fail
 
 
-def refused(number: int, name: str | None = "x") -> OSError:
-    return OSError(number, os.strerror(number), name)
-
-
 @pytest.fixture
 def tree(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,27 +47,24 @@ def tree(tmp_path, monkeypatch) -> None:
     ("action", "path"),
     [
         (lambda: write_atomically("file/a.pth", b""), "file"),
-        (lambda: write_atomically("file/b/a.pth", b""), "file/b"),
         (lambda: write_atomically("folder", b""), "folder"),
         (lambda: Path("folder").read_bytes(), "folder"),
         (lambda: os.rename("none", "folder/a"), "folder/a"),
-        (raising(refused(errno.EACCES)), "x"),
-        (raising(refused(errno.EDQUOT)), "x"),
-        (lambda: Path("x" * 300).read_bytes(), "x" * 300),
+        (raising(OSError(errno.EDQUOT, "full", "x")), "x"),
     ],
 )
 def test_path_that_cannot_be_used(tree, action, path):
     assert end_of(action).startswith(f"error: {path} cannot be used (")
 
 
-@pytest.mark.parametrize(("broken", "number"), [("tempfile.mkstemp", errno.EACCES), ("os.fsync", errno.ENOSPC)])
-def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken, number):
-    monkeypatch.setattr(broken, raising(refused(number, None)))
+@pytest.mark.parametrize("broken", ["tempfile.mkstemp", "os.fsync"])
+def test_file_that_cannot_be_written_is_named(tree, monkeypatch, broken):
+    monkeypatch.setattr(broken, raising(OSError(errno.ENOSPC, "full")))
     assert end_of(lambda: write_atomically("folder/a.pth", b"")).startswith("error: folder/a.pth cannot be used")
     assert not list(Path("folder").iterdir())
 
 
-@pytest.mark.parametrize("error", [ValueError, WeightsError, FileNotFoundError])
+@pytest.mark.parametrize("error", [WeightsError, FileNotFoundError])
 def test_sentence_of_an_error(error):
     assert end_of(raising(error("task is 'cocoo'"))) == "error: task is 'cocoo'"
 
@@ -122,16 +115,16 @@ def parser() -> argparse.ArgumentParser:
     add_model_options(parser, config=True)
     add_img_size_option(parser)
     add_config_options(parser)
+    parser.add_argument("--sizes", type=image_size, nargs="+")
     return parser
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], {"cfg_options": None, "img_size": None, "no_pretrained": False}),
         (["--img-size", "64"], {"img_size": (64, 64)}),
+        (["--sizes", "224", "800x1333"], {"sizes": [(224, 224), (800, 1333)]}),
         (["--img-size", "64", "96"], {"img_size": (64, 96)}),
-        (["--cfg-options", "a.b=1", "c=x=y"], {"cfg_options": {"a.b": 1, "c": "x=y"}}),
         (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"cfg_options": {"a": "/my images/b,c", "b": "red fox"}}),
         (
             ["--cfg-options", "a=[red fox, 2]", "b=['x,y', 'z']", "c=1, 2"],
@@ -152,6 +145,7 @@ def test_options(parser, arguments, expected):
         (["--cfg-options", "a=[dict(b=1,c=2)]"], "a=[dict(b=1,c=2)]"),
         (["--img-size", "1", "2", "3"], "[1, 2, 3]"),
         (["--checkpoint", "a.pth", "--no-pretrained"], "--no-pretrained"),
+        *(([f"--sizes={text}"], text) for text in ("224x0", "-8", "abc", "224x", "2x2x2", "8.5")),
     ],
 )
 def test_wrong_options(parser, arguments, named, capsys):
@@ -159,13 +153,3 @@ def test_wrong_options(parser, arguments, named, capsys):
         parser.parse_args(arguments)
     assert end.value.code == 2
     assert named in capsys.readouterr().err
-
-
-def test_size_of_images(capsys):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", type=image_size)
-    assert [parser.parse_args(["--sizes", text]).sizes for text in ("224", "800x1333")] == [(224, 224), (800, 1333)]
-    for text in ("0", "224x0", "-8", "abc", "224x", "2x2x2", "8.5"):
-        with pytest.raises(SystemExit):
-            parser.parse_args([f"--sizes={text}"])
-        assert text in capsys.readouterr().err, text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from evaluated import network, write_checkpoint, write_folders
+from evaluated import network, write_checkpoint, write_folders, write_tree
 
 
 @pytest.fixture(scope="module")
@@ -15,6 +15,11 @@ def models() -> dict[str, torch.nn.Module]:
 @pytest.fixture(scope="module")
 def checkpoint(models, tmp_path_factory) -> str:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"), models)
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory) -> Path:
+    return write_tree(tmp_path_factory.mktemp("tree"), ("blue sky", "green", "red"), train=6, val=4)
 
 
 @pytest.fixture(scope="module")

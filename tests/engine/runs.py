@@ -1,14 +1,19 @@
 """Short runs of the demo, and what tests read of their folders."""
 
+import functools
 import json
 from pathlib import Path
 
 import torch
 
+from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
+
+# Configs that are only looked at.
+resolved = functools.cache(resolve)
 
 
 def tiny(images: int, batch: int, epochs: int, validation: int = 4, size: int = 32) -> dict:
@@ -22,6 +27,19 @@ def tiny(images: int, batch: int, epochs: int, validation: int = 4, size: int = 
         "train_cfg.max_epochs": epochs,
         "default_hooks.logger.interval": 1,
         "default_hooks.checkpoint.max_keep_ckpts": -1,
+    }
+
+
+def on_images(root: Path, batch: int, size: int, epochs: int = 1) -> dict:
+    """Options of a run on the images of a tree of class folders, with soft_pico instead of the config's model."""
+    return {
+        "data_root": str(root),
+        "image_size": size,
+        "model.model_name": "soft_pico",
+        **{f"{split}_dataloader.num_workers": 0 for split in ("train", "val", "test")},
+        "train_dataloader.batch_size": batch,
+        "train_cfg.max_epochs": epochs,
+        "default_hooks.logger.interval": 1,
     }
 
 

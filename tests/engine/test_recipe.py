@@ -13,24 +13,19 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, leaves
+from engine.runs import CONFIGS, leaves, on_images, resolved
+from evaluated import write_tree
 from mmengine.config import Config
 from mmengine.dataset import DefaultSampler
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import HOOKS, MODELS, DefaultScope
 from mmengine.runner import BaseLoop, Runner
-from PIL import Image
 
-from soft_vit.data import CLASSES
-from soft_vit.data.demo.shapes import draw_shape
 from soft_vit.engine import SafeOptimWrapper, train
-from soft_vit.engine.config import resolve
-from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.layers.attention import ATTENTIONS
 from soft_vit.models import model_name
 
 IMAGES = 1_281_167
-STEPS_AN_EPOCH = 1251
 # Of the schedules below: fewer, because they only know epochs.
 STEPS = 31
 EPOCHS = 300
@@ -40,7 +35,7 @@ TOTAL = EPOCHS * STEPS
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return resolve(CONFIGS / "soft_tiny.py")
+    return resolved(CONFIGS / "soft_tiny.py")
 
 
 @pytest.fixture(scope="module")
@@ -96,26 +91,22 @@ def learning_rates(config, optim_wrapper) -> dict[int, list[float]]:
     return seen
 
 
-@pytest.mark.parametrize("step", CHOSEN)
-def test_learning_rate(learning_rates, step):
-    # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
-    for group in learning_rates[step]:
-        assert group == pytest.approx(learning_rate(step), rel=TOTAL * 2**-52)
-    assert learning_rates[step][0] == pytest.approx(PUBLISHED.get(step, learning_rates[step][0]), rel=1e-6)
+def test_learning_rate(learning_rates):
+    for step, groups in learning_rates.items():
+        # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
+        assert groups == pytest.approx([learning_rate(step)] * len(groups), rel=TOTAL * 2**-52), step
+    assert {step: learning_rates[step][0] for step in PUBLISHED} == pytest.approx(PUBLISHED, rel=1e-6)
 
 
 def test_epoch_has_1251_steps(config, monkeypatch):
     """8 processes of 128, the incomplete batch left out."""
-    assert IMAGES // 1024 == STEPS_AN_EPOCH
     monkeypatch.setattr("mmengine.dataset.sampler.get_dist_info", lambda: (0, 8))
     loader = config.train_dataloader
-    assert loader.sampler.type == "DefaultSampler"
     sampler = DefaultSampler(range(IMAGES), shuffle=loader.sampler.shuffle)
     batches = torch.utils.data.DataLoader(
         range(IMAGES), batch_size=loader.batch_size, sampler=sampler, drop_last=loader.drop_last
     )
-    assert len(batches) == STEPS_AN_EPOCH
-    assert config.auto_scale_lr == {"base_batch_size": 1024, "enable": False}
+    assert len(batches) == IMAGES // 1024 == 1251
     assert config.train_cfg.max_epochs == EPOCHS
 
 
@@ -143,17 +134,14 @@ def test_optimizer_and_clipping(optim_wrapper):
     assert type(optimizer) is torch.optim.AdamW
     assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.9, 0.999), 1e-8)
     assert optim_wrapper.clip_grad_kwargs == {"max_norm": 1.0}
-    assert optim_wrapper.clip_func is torch.nn.utils.clip_grad_norm_
     assert optim_wrapper.dtype is torch.float32
-    assert optim_wrapper._accumulative_counts == 1
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 10, 100, 1000])
+@pytest.mark.parametrize("steps", [1, 2, 3, 100])
 def test_average_of_weights(config, steps):
     """A weight that is 0 after the first step and 1 after each other: its average is 1 - 0.99996^(steps - 1)."""
     (options,) = config.custom_hooks
     hook = HOOKS.build(options)
-    assert type(hook) is EMAEvalHook
     assert hook.begin_iter == hook.begin_epoch == 0
     weight = torch.nn.Linear(1, 1, bias=False).double()
     average = MODELS.build({**hook.ema_cfg, "model": weight})
@@ -185,10 +173,11 @@ BASELINES = sorted(path.stem for path in (CONFIGS / "baselines").glob("*.py"))
 
 @pytest.mark.parametrize("name", [*RATES, *BASELINES])
 def test_config_of_each_model(config, name):
-    given = resolve(CONFIGS / ("baselines" if name in BASELINES else ".") / f"{name}.py")
+    given = resolved(CONFIGS / ("baselines" if name in BASELINES else "") / f"{name}.py")
     assert given.model.model_name == name
     assert timm.is_model(name)
-    differing = {key for key, value in leaves(given.to_dict()).items() if leaves(config.to_dict()).get(key) != value}
+    ours, theirs = leaves(given.to_dict()), leaves(config.to_dict())
+    differing = {key for key, value in ours.items() if theirs.get(key) != value}
     allowed = {"model_name", "work_dir"}
     if name in RATES:
         rate, batch = given.optim_wrapper.optimizer.lr, given.train_dataloader.batch_size
@@ -196,7 +185,7 @@ def test_config_of_each_model(config, name):
         assert (rate, batch) == (RATES[name] or (rate, batch))
         assert given.auto_scale_lr.base_batch_size == 8 * batch
         allowed |= {"lr", "batch_size", "base_batch_size"}
-    assert leaves(given.to_dict()).keys() == leaves(config.to_dict()).keys()
+    assert ours.keys() == theirs.keys()
     assert {key.rpartition(".")[2] for key in differing} <= allowed
 
 
@@ -208,14 +197,7 @@ def test_there_is_a_baseline_for_each_other_attention():
 @pytest.mark.slow
 def test_fine_tuning_learns_from_few_images(tmp_path):
     """Three easy classes of 60 images, 3 epochs: 97.5 % were measured, and 33 % is chance."""
-    for split, seed, count in (("train", 11, 60), ("val", 12, 40)):
-        for label in (0, 5, 9):
-            folder = tmp_path / split / CLASSES[label]
-            folder.mkdir(parents=True)
-            for index in range(count):
-                Image.fromarray(draw_shape(seed, 10 * index + label).image).save(folder / f"{index}.png")
-    options = {"data_root": str(tmp_path), "image_size": 64, "train_cfg.max_epochs": 3}
-    options |= {"model.model_name": "soft_pico", "load_from": "timm://soft_pico"}
-    options |= {f"{split}_dataloader.num_workers": 0 for split in ("train", "val")}
+    data = write_tree(tmp_path / "data", "abc", train=60, val=40)
+    options = on_images(data, batch=16, size=64, epochs=3) | {"load_from": "timm://soft_pico"}
     result = train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
     assert result.top1 > 90

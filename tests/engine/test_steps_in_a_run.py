@@ -14,7 +14,7 @@ from soft_vit.engine import TimmProgressClassifier, train
 from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
 
 # Epochs of 5 batches.
-OPTIONS = tiny(images=10, batch=2, epochs=2) | {
+OPTIONS = tiny(images=10, batch=2, epochs=2, validation=2) | {
     "optim_wrapper.type": "SafeOptimWrapper",
     "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.3}],
 }
@@ -98,14 +98,11 @@ class Blacken(BaseTransform):
 BLACK = [{"type": "Blacken"}, {"type": "PackInputs"}]
 
 
-@pytest.mark.parametrize(
-    "hook",
-    [
-        {"type": "SwitchRecipeHook", "schedule": [{"action_epoch": 2, "train_pipeline": BLACK}]},
-        {"type": "mmdet.PipelineSwitchHook", "switch_epoch": 1, "switch_pipeline": BLACK},
-    ],
-    ids=["mmpretrain", "mmdet"],
-)
+OF_MMPRETRAIN = {"type": "SwitchRecipeHook", "schedule": [{"action_epoch": 2, "train_pipeline": BLACK}]}
+OF_MMDET = {"type": "mmdet.PipelineSwitchHook", "switch_epoch": 1, "switch_pipeline": BLACK}
+
+
+@pytest.mark.parametrize("hook", [OF_MMPRETRAIN, pytest.param(OF_MMDET, marks=pytest.mark.slow)])
 def test_hooks_of_mmpretrain_and_mmdet_switch_the_pipeline(tmp_path, monkeypatch, hook):
     if hook["type"].startswith("mmdet"):
         pytest.importorskip("soft_vit.dense.mmcv_ext")

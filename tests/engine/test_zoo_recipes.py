@@ -1,26 +1,20 @@
 """The recipes of the zoo: learning rate, average and names follow from the published rules, and runs resume exactly."""
 
-from pathlib import Path
-
 import pytest
 import timm
-from engine.runs import assert_same_state, scalars
+from engine.runs import CONFIGS, assert_same_state, on_images, resolved, scalars
 from models.zoo.families import FAMILIES
-from PIL import Image
 
-from soft_vit.data import ShapeImages
 from soft_vit.engine import train
-from soft_vit.engine.config import resolve
 from soft_vit.models import FAMILY_MODELS
 from soft_vit.weights import ENTRIES
 
-ROOT = Path(__file__).parents[2]
-CONFIGS = sorted((ROOT / "configs" / "zoo").glob("*.py"))
+RECIPES = sorted((CONFIGS / "zoo").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe(path):
-    config = resolve(path)
+    config = resolved(path)
     assert config.model.model_name == path.stem in FAMILY_MODELS
     batch = 8 * config.train_dataloader.batch_size
     assert config.auto_scale_lr.base_batch_size == batch
@@ -46,28 +40,13 @@ def test_recipe(path):
 
 def test_every_recorded_file_of_the_zoo_names_its_recipe():
     recorded = {entry.config for entry in ENTRIES.values() if entry.model in FAMILY_MODELS}
-    assert recorded <= {str(path.relative_to(ROOT)) for path in CONFIGS}
+    assert recorded <= {f"configs/zoo/{path.name}" for path in RECIPES}
 
 
 def test_a_demo_for_every_family():
-    families = set()
-    for path in (ROOT / "configs" / "demo" / "zoo").glob("*.py"):
-        config = resolve(path)
-        families.add(timm.model_entrypoint(config.model.model_name).__module__)
-    assert families == {timm.model_entrypoint(name).__module__ for name in FAMILY_MODELS}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    """Twelve images of two classes for training, and two for validation."""
-    root = tmp_path_factory.mktemp("images")
-    for split, count in (("train", 12), ("val", 2)):
-        drawn = ShapeImages(count, split, size=32)
-        for i in range(count):
-            folder = root / split / str(i % 2)
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(drawn[i].image).save(folder / f"{i}.png")
-    return root
+    shown = {resolved(path).model.model_name for path in (CONFIGS / "demo" / "zoo").glob("*.py")}
+    demos, families = ({timm.model_entrypoint(name).__module__ for name in names} for names in (shown, FAMILY_MODELS))
+    assert demos == families
 
 
 # With and without MESA, repeated augmentation, and BatchNorm.
@@ -75,28 +54,20 @@ def images(tmp_path_factory) -> Path:
     "family",
     ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))],
 )
-def test_a_recipe_resumes_exactly(family, images, tmp_path):
-    """Two epochs of three steps; stopped within the second, in which the loss has the average's term."""
+def test_a_recipe_resumes_exactly(family, tree, tmp_path):
+    """Two epochs of two steps; stopped within the second, in which the loss has the average's term."""
     row = FAMILIES[family]
-    recipe = ROOT / "configs" / "zoo" / f"{row.tiny}.py"
-    options = {
-        "data_root": str(images),
-        "image_size": 32,
-        "num_classes": 2,
-        **{f"model.{name}": value for name, value in row.small.items()},
-        **{f"{split}_dataloader.num_workers": 0 for split in ("train", "val")},
-        **{f"{split}_dataloader.persistent_workers": False for split in ("train", "val")},
-        "train_cfg.max_epochs": 2,
-        "train_dataloader.batch_size": 4,
-        "default_hooks.logger.interval": 1,
+    recipe = CONFIGS / "zoo" / f"{row.tiny}.py"
+    options = on_images(tree, batch=8, size=32, epochs=2) | {
+        "num_classes": 3,
+        **{f"model.{name}": value for name, value in (row.small | {"model_name": row.tiny}).items()},
         "default_hooks.checkpoint.by_epoch": False,
-        "default_hooks.checkpoint.max_keep_ckpts": 3,
     }
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     straight = train(recipe, work_dir=whole, options=options)
     steps = [entry for entry in scalars(whole) if "loss" in entry]
-    hooks = {hook["type"] for hook in resolve(recipe).get("custom_hooks", [])}
-    assert ["loss_mesa" in entry for entry in steps] == [False] * 3 + ["MesaHook" in hooks] * 3
-    resumed = train(recipe, work_dir=parts, options=options, resume=str(whole / "iter_4.pth"))
+    hooks = {hook["type"] for hook in resolved(recipe).get("custom_hooks", [])}
+    assert ["loss_mesa" in entry for entry in steps] == [False] * 2 + ["MesaHook" in hooks] * 2
+    resumed = train(recipe, work_dir=parts, options=options, resume=str(whole / "iter_3.pth"))
     kept = ["state_dict", *["ema_state_dict"] * ("EMAEvalHook" in hooks)]
     assert_same_state(straight.checkpoint, resumed.checkpoint, *kept)

@@ -47,14 +47,14 @@ def test_batches_of_labels_are_those_of_samples():
     seed(0)
     out = preprocess(lean, True)
     assert torch.equal(out["inputs"], expected["inputs"])
-    for ours, theirs in zip(out["data_samples"], expected["data_samples"], strict=True):
-        assert torch.equal(ours.gt_label, theirs.gt_label)
-        assert torch.equal(ours.gt_score, theirs.gt_score)
+    for name in ("gt_label", "gt_score"):
+        ours, theirs = ([getattr(sample, name) for sample in of["data_samples"]] for of in (out, expected))
+        assert torch.equal(torch.stack(ours), torch.stack(theirs))
 
 
-@pytest.mark.parametrize("stacked", [True, False])
 @pytest.mark.parametrize(
-    ("training", "options"), [(True, {}), (False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))]
+    ("stacked", "training", "options"),
+    [(True, True, {}), (False, False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))],
 )
 def test_normalising(stacked, training, options):
     """An evaluation augments nothing."""
@@ -66,7 +66,7 @@ def test_normalising(stacked, training, options):
     assert "gt_score" not in out["data_samples"][0]
 
 
-@pytest.mark.parametrize("value", range(4))
+@pytest.mark.parametrize("value", range(2))
 def test_erasing_and_mixing_are_timms(value):
     data = batch()
     images, labels = data["inputs"].clone(), torch.arange(4)

@@ -37,20 +37,15 @@ def gradients(model: TimmProgressClassifier) -> dict[str, torch.Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+SWITCHES = {"with_cp": True, "channels_last": True}
 COMPILED = {"compile_model": {"backend": "eager", "fullgraph": True}}
-SWITCHES = {
-    "with_cp": {"with_cp": True},
-    "channels_last": {"channels_last": True},
-    "all": {"with_cp": True, "channels_last": True, **COMPILED},
-}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "all")) for name in SWITCHES])
-def test_switch_changes_no_result_and_no_checkpoint(name):
-    plain, switched = build(), build(**SWITCHES[name])
+@pytest.mark.parametrize("options", [SWITCHES, pytest.param(SWITCHES | COMPILED, marks=pytest.mark.slow)])
+def test_switches_change_no_result_and_no_checkpoint(options):
+    plain, switched = build(), build(**options)
     convolutions = [p for p in switched.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
-    laid_out = [weight.is_contiguous(memory_format=torch.channels_last) for weight in convolutions]
-    assert laid_out == [name != "with_cp"] * len(convolutions) != []
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in convolutions)
     # Other kernels add up in another order.
     tolerance = {"rtol": 1e-9, "atol": 1e-10}
     torch.testing.assert_close(loss_of(switched), loss_of(plain), **tolerance)
@@ -70,26 +65,6 @@ def test_switch_changes_no_result_and_no_checkpoint(name):
 def test_checkpointing_keeps_less():
     less, all_of_it = (saved_bytes(partial(build(with_cp=flag), images())) for flag in (True, False))
     assert less < all_of_it / 2
-
-
-@pytest.mark.slow
-def test_compiled_model_is_one_graph():
-    """One for training, one for evaluation."""
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    model = build(compile_model={"backend": backend, "fullgraph": True})
-    for _ in range(2):
-        loss_of(model)
-    assert len(graphs) == 1
-    model.eval()
-    with torch.no_grad():
-        for _ in range(2):
-            model(images())
-    assert len(graphs) == 2
 
 
 def test_soft_loss_needs_scores():

@@ -28,11 +28,9 @@ HALVES = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
         ({}, {}),
         ({"model": {"img_size": [96, 33]}, "data_preprocessor": PIXELS}, {"input_size": (3, 96, 33), **HALVES}),
         ({"model": {"data_preprocessor": PIXELS}, "data_preprocessor": {"mean": [1] * 3}}, HALVES),
-        ({"test_dataloader": DRAWN}, {"input_size": (3, 48, 48), **VIEW}),
         ({"model": {"img_size": 64}, "test_dataloader": DRAWN}, {"input_size": (3, 64, 64), **VIEW}),
         ({"test_dataloader": CROPPED}, {"input_size": (3, 80, 80), **VIEW, "crop_pct": 0.9}),
     ],
-    ids=["nothing", "sides", "of the model", "drawn", "the model's size first", "cropped"],
 )
 def test_config(config, cfg):
     assert cfg_of_config(config) == cfg
