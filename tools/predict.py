@@ -1,7 +1,7 @@
 """Predict classes, boxes with masks, or segmentation maps for images, and write drawings and JSON.
 
 python tools/predict.py photos/ cat.jpg --model resnet50 --out predictions
-python tools/predict.py "photos/**/*.jpg" --config CONFIG --checkpoint FILE
+python tools/predict.py photos/*.jpg --config CONFIG --checkpoint FILE
 """
 
 import os
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = ArgumentParser(__doc__)
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="a file, a folder, or a quoted pattern such as 'a/**/*.jpg'"
+        "images", nargs="+", metavar="IMAGE", help="a file, or a folder, whose images count at any depth"
     )
     add_model_options(parser, config=True)
     parser.add_argument("--out", default="predictions", metavar="FOLDER", help="for the results (default: %(default)s)")

@@ -43,22 +43,19 @@ def _look(choice: Choice, picture: Image.Image, depth: str) -> Look:
         return _cached_look(choice, picture.size, picture.tobytes(), depth)
 
 
-def answer(choice: Choice, picture: Image.Image, place: Place, depth: str) -> tuple[str, str, str]:
-    """Return summary, maps and shares of a choice; only a summary with the error if its weights cannot be used."""
+def part(name: str, choice: Choice, picture: Image.Image, place: Place, depth: str) -> str:
+    """Return one of the PARTS for a choice. If its weights cannot be used, the summary is the error."""
     try:
         found = _look(choice, picture, depth)
     except (ValueError, OSError) as error:
-        return app_html.message(str(error), alert=True), "", ""
-    summary = app_html.describe(choice, found.image_size, found.notes) + app_html.prediction_html(found.prediction)
-    return summary, app_html.maps_html(found, picture, place), app_html.shares_html(found)
-
-
-def spectra(choice: Choice, picture: Image.Image, depth: str) -> str:
-    try:
-        return app_html.spectra_html(_look(choice, picture, depth))
-    except (ValueError, OSError):
-        # The summary shows the error.
-        return ""
+        return app_html.message(str(error), alert=True) if name == "summary" else ""
+    makers = {
+        "summary": partial(app_html.summary_html, choice),
+        "maps": partial(app_html.maps_html, picture=picture, place=place),
+        "shares": app_html.shares_html,
+        "spectra": app_html.spectra_html,
+    }
+    return makers[name](look=found)
 
 
 def generated(scene: str) -> tuple[Image.Image, Place, str]:
@@ -95,14 +92,8 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
         x, y = (min(max(float(event._data[axis]), 0.0), 1.0) for axis in "xy")
         return x, y
 
-    def answer_for(title: str, *rest: Any) -> tuple[str, str, str]:
-        return answer(choices[title], *rest)
-
-    def maps_for(title: str, *rest: Any) -> str:
-        return answer_for(title, *rest)[1]
-
-    def spectra_for(title: str, picture: Image.Image, place: Place, depth: str) -> str:
-        return spectra(choices[title], picture, depth)
+    def part_for(name: str, title: str, *rest: Any) -> str:
+        return part(name, choices[title], *rest)
 
     # Gradio's styles for text would frame tables.
     html = partial(gr.HTML, apply_default_css=False)
@@ -133,10 +124,12 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
         clicks = [part.select(clicked, None, place, show_progress="hidden") for part in pictures]
         for model, parts in sides:
             inputs = [model, picture, place, depth]
+            starts = [*(change.then for change in changes), model.input, depth.input, blocks.load]
+            for name, shown in zip(PARTS, parts, strict=True):
+                for start in starts:
+                    start(partial(part_for, name), inputs, shown)
             for click in clicks:
-                click.then(maps_for, inputs, parts[1], show_progress="hidden")
-            for start in [*(change.then for change in changes), model.input, depth.input, blocks.load]:
-                start(answer_for, inputs, parts[:3]).then(spectra_for, inputs, parts[3])
+                click.then(partial(part_for, "maps"), inputs, parts[1], show_progress="hidden")
     return blocks
 
 

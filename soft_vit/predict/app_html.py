@@ -2,15 +2,12 @@
 
 import base64
 import io
-from collections.abc import Iterable
 from html import escape
 
 import numpy as np
 from PIL import Image
 
-from soft_vit.predict import RankedClasses
 from soft_vit.predict.app_look import MAX_TOKENS, Choice, LayerLook, Look
-from soft_vit.probe.health import MIN_SHARE
 from soft_vit.probe.view import draw_weights, largest_weight
 from soft_vit.weights import ENTRIES
 
@@ -30,20 +27,19 @@ def message(text: str, alert: bool = False) -> str:
     return f"<p class='{'alert' if alert else 'note'}'{' role=alert' * alert}>{escape(text)}</p>" if text else ""
 
 
-def describe(choice: Choice, image_size: tuple[int, int], notes: Iterable[str] = ()) -> str:
-    """Describe the weights in a sentence or two."""
-    size = f"It sees {image_size[0]} x {image_size[1]} pixels."
+def summary_html(choice: Choice, look: Look) -> str:
+    """Describe the weights in a sentence or two, above the prediction."""
+    rows = zip(look.prediction.names, look.prediction.scores, strict=True)
+    bars = _bars("Prediction", [(name, [score], _percent(score)) for name, score in rows])
+    text = f"It sees {look.image_size[0]} x {look.image_size[1]} pixels."
     if choice.checkpoint:
-        return message(f"Weights of {choice.checkpoint}. {size} {' '.join(notes)}")
-    if not choice.pretrained:
-        return message(f"Random weights: its prediction and maps are meaningless. {size}", alert=True)
-    figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in ENTRIES[choice.name].metrics]
-    return message(f"{'; '.join(figures) or 'Released weights'}. {size}")
-
-
-def prediction_html(prediction: RankedClasses) -> str:
-    rows = zip(prediction.names, prediction.scores, strict=True)
-    return _bars("Prediction", [(name, [score], _percent(score)) for name, score in rows])
+        text = f"Weights of {choice.checkpoint}. {text} {' '.join(look.notes)}"
+    elif choice.pretrained:
+        figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in ENTRIES[choice.name].metrics]
+        text = f"{'; '.join(figures) or 'Released weights'}. {text}"
+    else:
+        text = f"Random weights: its prediction and maps are meaningless. {text}"
+    return message(text, alert=text.startswith("Random")) + bars
 
 
 def shares_html(look: Look) -> str:
@@ -51,7 +47,7 @@ def shares_html(look: Look) -> str:
     rows = []
     for layer in look.layers:
         found = layer.probe
-        dead = " (dead)" if found.share < MIN_SHARE else ""
+        dead = " (dead)" * found.is_dead
         text = f"{_percent(found.share)}{dead}, {_percent(found.rest)}"
         rows.append((f"{layer.stage}.{layer.layer} {found.attention}", [found.share, found.rest], text))
     return _bars(

@@ -4,7 +4,6 @@ Pictures are square, so that every model sees the whole picture and positions ag
 Letters: H heads, N tokens, M keys.
 """
 
-import re
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from soft_vit.data.images import BadImage, decode_image
 from soft_vit.layers import Attention
 from soft_vit.ops.layout import Layout, square_layout
 from soft_vit.predict import RankedClasses, TimmPredictor
-from soft_vit.probe.attentions import attentions
+from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
 from soft_vit.probe.spectrum import cumulative_singular_values
 from soft_vit.probe.view import key_grid
@@ -147,7 +146,7 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
     stages: dict[int, list[str]] = defaultdict(list)
     for name in watched:
         # A ViT is a single stage.
-        stages[_number(r"(?:stages|layers)\.(\d+)\.", name, 1)].append(name)
+        stages[stage_number(name) or 1].append(name)
     chosen = [names[round(DEPTHS[depth] * (len(names) - 1))] for _, names in sorted(stages.items())]
     matrices: dict[str, Tensor] = {}
     layouts: dict[str, Layout] = {}
@@ -155,7 +154,7 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
     def keep_layout(name: str, attn: Attention, args: tuple[Any, ...]) -> None:
         layouts[name] = square_layout(args[0], None, None)
 
-    def keep_matrix(name: str, matrix: Tensor) -> None:
+    def keep_matrix(name: str, found: Probe, matrix: Tensor) -> None:
         matrices[name] = matrix[0].float().cpu()
 
     image = predictor.transform(picture)[None]
@@ -166,7 +165,7 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
     layers = {
         name: LayerLook(
             stage,
-            _number(r"blocks\.(\d+)\.", name, index),
+            layer,
             probes[name],
             matrices.get(name),
             layouts[name].feat_size,
@@ -174,14 +173,8 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
             layouts[name].num_prefix_tokens,
         )
         for stage, names in sorted(stages.items())
-        for index, name in enumerate(names, 1)
+        for layer, name in enumerate(names, 1)
     }
     (prediction,) = predictor([picture])
     shown = [layers[name] for name in chosen]
     return Look(prediction, tuple(image.shape[-2:]), predictor.notes, list(layers.values()), shown)
-
-
-def _number(pattern: str, name: str, default: int) -> int:
-    """Return the number in a module's name, counted from 1."""
-    found = re.search(pattern, name)
-    return int(found[1]) + 1 if found else default

@@ -58,17 +58,17 @@ def draw_instances(
     if not len(labels):
         return picture
     colors = [tuple(color) for color in class_colors(max(labels) + 1)[list(labels)].tolist()]
-    pixels = pil_to_tensor(picture)
+    captions = [f"{_short(name)} {score:.2f}" for name, score in zip(names, scores, strict=True)]
+    pixels, font = pil_to_tensor(picture), _font(picture)
     if masks is not None:
         shown = _disjoint(torch.from_numpy(masks)).repeat_interleave(factor, 1).repeat_interleave(factor, 2)
         pixels = draw_segmentation_masks(pixels, shown, alpha=0.5, colors=colors)
     corners = (boxes.reshape(-1, 2, 2) * factor).clip(0, np.array(picture.size) - 1)
-    boxes = np.concatenate([corners.min(1), corners.max(1)], axis=1)
-    pixels = draw_bounding_boxes(pixels, torch.from_numpy(boxes), colors=colors, width=_font(picture).size // 6)
-    picture = to_pil_image(pixels)
-    for box, color, name, score in reversed(list(zip(boxes, colors, names, scores, strict=True))):
-        _draw_label(picture, box[:2], f"{_short(name)} {score:.2f}", color)
-    return picture
+    boxes = torch.from_numpy(np.concatenate([corners.min(1), corners.max(1)], axis=1)).flip(0)
+    # By the luma of ITU-R BT.601.
+    inks = [PAPER if np.dot(color, (0.299, 0.587, 0.114)) < 128 else INK for color in colors[::-1]]
+    look = dict(width=font.size // 6, font=str(FONT), font_size=font.size, fill_labels=True, label_colors=inks)
+    return to_pil_image(draw_bounding_boxes(pixels, boxes, captions[::-1], colors[::-1], **look))
 
 
 def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[str]) -> Image.Image:
@@ -114,19 +114,6 @@ def _disjoint(masks: torch.Tensor) -> torch.Tensor:
     for index in masks.sum((1, 2)).argsort(descending=True, stable=True).tolist():
         owner[masks[index]] = index
     return owner == torch.arange(len(masks))[:, None, None]
-
-
-def _draw_label(picture: Image.Image, corner: Sequence[float], text: str, color: tuple[int, ...]) -> None:
-    """Write text on a background of the colour, in place: above the corner of a box, or inside the box at the edge."""
-    draw, font = ImageDraw.Draw(picture), _font(picture)
-    pad = font.size // 4
-    width, height = font.getlength(text) + 2 * pad, font.size + 2 * pad
-    left = max(min(corner[0], picture.width - width), 0)
-    top = corner[1] - height if corner[1] >= height else corner[1]
-    draw.rectangle((left, top, left + width, top + height), color)
-    # Luma of ITU-R BT.601.
-    dark = 0.299 * color[0] + 0.587 * color[1] + 0.114 * color[2] < 128
-    draw.text((left + pad, top + height / 2), text, PAPER if dark else INK, font=font, anchor="lm")
 
 
 def _with_panel(picture: Image.Image, rows: Iterable[tuple[tuple[int, ...], str, float]]) -> Image.Image:

@@ -1,9 +1,8 @@
-"""Find the images of files, folders and patterns, and names for their results."""
+"""Find the images of files and folders, and names for their results."""
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain, count, takewhile
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -16,22 +15,22 @@ __all__ = ["Input", "find_inputs", "free_name", "printable", "read_input"]
 
 
 class Input(NamedTuple):
-    """An image file, and its path below the folder or pattern that named it."""
+    """An image file, and its path below the folder that named it."""
 
     path: Path
     name: PurePosixPath
 
 
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
-    """Return the images of files, folders (at any depth) and patterns such as `photos/**/*.jpg`, each one once.
+    """Return the images of files and of folders, at any depth, each one once.
 
-    A file may have any name; of folders and patterns, files with the ending of an image are taken. Files in `out`, the
-    folder of the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or
-    if no image is left.
+    A file may have any name; of folders, files with the ending of an image are taken. Files in `out`, the folder of
+    the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or if no
+    image is left.
     """
     if "" in given:
         # Path("") is the working folder.
-        raise ValueError("Images must be files, folders or patterns, got an empty string.")
+        raise ValueError("Images must be files or folders, got an empty string.")
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):
@@ -47,27 +46,14 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
 
 def _find(given: str) -> Iterator[Input]:
     path = Path(given).expanduser()
-    if path.is_dir():
-        yield from _in_folder(path, PurePosixPath())
-    elif path.exists():
-        yield Input(path, PurePosixPath(path.name))
-    elif glob.has_magic(given):
-        fixed = Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
-        for hit in map(Path, sorted(glob.glob(str(path), recursive=True))):
-            name = PurePosixPath(*(part for part in hit.parts[len(fixed.parts) :] if part != ".."))
-            if hit.is_file() and is_image(hit):
-                yield Input(hit, name)
-            # The pattern `**` itself matches the files of folders.
-            elif hit.is_dir() and "**" not in given:
-                yield from _in_folder(hit, name)
-    else:
+    if not path.exists():
         raise FileNotFoundError(f"The image {given} does not exist.")
-
-
-def _in_folder(folder: Path, name: PurePosixPath) -> Iterator[Input]:
-    for entry in FolderStorage(folder).entries():
+    if not path.is_dir():
+        yield Input(path, PurePosixPath(path.name))
+        return
+    for entry in FolderStorage(path).entries():
         if is_image(entry.name):
-            yield Input(folder / entry.name, name / entry.name)
+            yield Input(path / entry.name, PurePosixPath(entry.name))
 
 
 def read_input(path: Path) -> Image.Image:

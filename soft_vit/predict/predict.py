@@ -5,7 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -31,38 +31,32 @@ WRITE_EVERY = 20
 
 @dataclass
 class Outcome:
-    """The outcome of `predict_files`: results has the content of `predictions.json`, notes are the predictor's.
-
-    lines: the prediction as text, for a single image.
-    """
+    """The outcome of `predict_files`: results has the content of `predictions.json`."""
 
     out: Path
     total: int
     results: dict[str, Any]
-    notes: list[str]
-    lines: list[str] = field(default_factory=list)
     interrupted: bool = False
-
-    @property
-    def predicted(self) -> int:
-        return len(self.results["images"])
 
     @property
     def exit_code(self) -> int:
         """0 with predictions, 1 without any, 130 after an interruption."""
-        if self.interrupted:
-            return 128 + signal.SIGINT
-        return 0 if self.predicted else 1
+        return 128 + signal.SIGINT if self.interrupted else int(not self.results["images"])
 
     def __str__(self) -> str:
-        failed = self.results["failed"]
-        count = f"{'Interrupted: ' * self.interrupted}{self.predicted} of {self.total} images predicted."
-        lines = [f"Note: {note}" for note in self.notes] + (self.lines or [count])
+        images, failed = self.results["images"], self.results["failed"]
+        count = f"{'Interrupted: ' * self.interrupted}{len(images)} of {self.total} images predicted."
+        shown = map(_line, images[0]["predictions"]) if self.total == len(images) == 1 else ()
+        lines = [f"Note: {note}" for note in self.results["notes"]] + ([*shown] or [count])
         if failed:
             lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
-        if self.predicted:
-            lines.append(f"Written: {self.out}")
-        return "\n".join(lines)
+        return "\n".join(lines + [f"Written: {self.out}"] * bool(images))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """Return an entry of a prediction as text: its share of the pixels or its score, its class, its box."""
+    share, box = entry.get("share", entry.get("score")), "".join(f"  {side:.0f}" for side in entry.get("box", ()))
+    return f"{100 * share:5.1f} %  {entry['class']}{box}"
 
 
 def predict_files(
@@ -74,7 +68,7 @@ def predict_files(
     batch_size: int = 8,
     source: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Predict for files, folders and patterns; write `predictions.json` and a drawing of each image into a folder.
+    """Predict for files and folders; write `predictions.json` and a drawing of each image into a folder.
 
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
     label maps are always written. source: entries about the model for the JSON file.
@@ -89,8 +83,8 @@ def predict_files(
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
-    results = {"task": None, **(source or {}), "images": [], "failed": []}
-    outcome = Outcome(out, len(inputs), results, predictor.notes)
+    results = {"task": None, **(source or {}), "notes": predictor.notes, "images": [], "failed": []}
+    outcome = Outcome(out, len(inputs), results)
     taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
     with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
         try:
@@ -104,7 +98,6 @@ def predict_files(
                         entry |= _write_pictures(out, item.name, image, found, taken, draw)
                         results["task"] = found.task
                         results["images"].append({**entry, "predictions": found.entries()})
-                        outcome.lines = found.lines() if len(inputs) == 1 else []
                     bar.update()
                 if time.monotonic() - written >= WRITE_EVERY:
                     _write_json(out / RESULTS, results)
@@ -127,7 +120,7 @@ def _predict_batch(
             images[item] = read_input(item.path)
         except BadImage as error:
             found[item] = error
-    # A model may raise any error for a batch, such as for images of different sizes: retry them one by one.
+    # A model may raise any error for an image: retry those of a batch one by one.
     for items in ([*images], *([item] for item in images)):
         if any(item not in found for item in items):
             try:

@@ -1,6 +1,6 @@
 """Predictors: a model with its weights, transforms and class names."""
 
-import re
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -115,11 +115,9 @@ def _timm_class_names(model: nn.Module) -> list[str]:
 
 def readable_names(names: Sequence[Any]) -> list[str]:
     """Return class names, with words instead of WordNet's numbers such as n01440764."""
-    words = ImageNetInfo().label_name_to_description
-    try:
-        return [words(name) if re.fullmatch(r"n\d{8}", str(name)) else str(name) for name in names]
-    except KeyError:
-        return [str(name) for name in names]
+    lists = (ImageNetInfo(subset).label_descriptions(as_dict=True) for subset in ("imagenet-1k", "imagenet-22k"))
+    words = ChainMap(*lists)
+    return [words.get(str(name), str(name)) for name in names]
 
 
 class ConfigPredictor:

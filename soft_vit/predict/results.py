@@ -30,10 +30,6 @@ class RankedClasses:
         columns = zip(self.names, self.indices, self.scores, strict=True)
         return [{"class": name, "index": index, "score": round(score, 6)} for name, index, score in columns]
 
-    def lines(self) -> list[str]:
-        """Return the prediction as text to print."""
-        return [f"{100 * score:5.1f} %  {name}" for name, score in zip(self.names, self.scores, strict=True)]
-
     def draw(self, image: Image.Image) -> Image.Image:
         return draw_classes(image, self.names, self.scores)
 
@@ -65,14 +61,6 @@ class Instances:
                 entry["mask"] = mask
         return found
 
-    def lines(self) -> list[str]:
-        """Return the prediction as text to print."""
-        width = max(map(len, self.names), default=0)
-        return [
-            f"{score:.2f}  {name:<{width}}  " + " ".join(f"{side:.0f}" for side in box)
-            for name, score, box in zip(self.names, self.scores, self.boxes, strict=True)
-        ] or ["0 objects"]
-
     def draw(self, image: Image.Image) -> Image.Image:
         return draw_instances(image, self.boxes, self.labels, self.names, self.scores, self.masks)
 
@@ -95,10 +83,6 @@ class ClassMap:
             {"class": self.names[i], "label": i, "pixels": int(counts[i]), "share": round(float(shares[i]), 6)}
             for i in present
         ]
-
-    def lines(self) -> list[str]:
-        """Return the prediction as text to print."""
-        return [f"{100 * entry['share']:5.1f} %  {entry['class']}" for entry in self.entries()]
 
     def draw(self, image: Image.Image) -> Image.Image:
         return draw_segmentation(image, self.classes, self.names)

@@ -1,5 +1,6 @@
 """Find, name and switch off the attentions of a model."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, Attention
 
-__all__ = ["attentions", "kind_name", "replaced_attend", "switched_off"]
+__all__ = ["attentions", "kind_name", "replaced_attend", "stage_number", "switched_off"]
 
 
 def attentions(model: nn.Module) -> dict[str, Attention]:
@@ -24,6 +25,12 @@ def kind_name(attn: Attention) -> str:
     kinds = {kind: name for name, kind in ATTENTIONS.items()}
     # Attentions of timm's ViTs are subclasses.
     return next((kinds[cls] for cls in type(attn).__mro__ if cls in kinds), type(attn).__name__)
+
+
+def stage_number(name: str) -> int | None:
+    """Return the stage of a module of a pyramid, counted from 1; None outside of stages."""
+    found = re.search(r"(?:stages|layers)\.(\d+)\.", name)
+    return int(found[1]) + 1 if found else None
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """Health of the attentions of a model: share of the output, row sums, rank, accuracy without them."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -19,30 +18,43 @@ from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops import self_gaussian_kernel
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.soft.newton import newton_residual
-from soft_vit.probe.attentions import attentions, kind_name, replaced_attend, switched_off
+from soft_vit.probe.attentions import attentions, kind_name, replaced_attend, stage_number, switched_off
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.text_tables import markdown_table
 
 MIN_SHARE = 1e-3
 """An attention below this share of its layer's output is dead: accuracy does not change without it."""
 
-Visitor = Callable[[Tensor], None]
 Batches = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass
 class Probe:
-    """Measurements of one attention on a batch.
+    """Measurements of one attention, as means over images and heads; None where they do not apply.
 
     share, rest: norms of the attention's part of its layer's output, and of the output without it (a local branch,
     biases), relative to the norm of the output. Their sum exceeds 1 where the two cancel.
-    newton_residual: `ops.soft.newton.newton_residual`, mean over images and heads; None without the iteration.
+    newton_residual: `ops.soft.newton.newton_residual`.
+    num_tokens, row_sum, rank: of its matrix, from `measure_health`; the rank is the effective one, the exponential of
+    the entropy of the singular values as shares of their sum (Roy and Vetterli, EUSIPCO 2007).
+    accuracy_off: in [0, 1], with this attention off, from `measure_accuracies`.
     """
 
     attention: str
     share: float = 0.0
     rest: float = 0.0
     newton_residual: float | None = None
+    num_tokens: int | None = None
+    row_sum: float | None = None
+    rank: float | None = None
+    accuracy_off: float | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        return self.share < MIN_SHARE
+
+
+Visitor = Callable[[Probe, Tensor], None]
 
 
 @torch.no_grad()
@@ -50,7 +62,7 @@ def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | No
     """Return the measurements of each attention in one forward pass, by its name.
 
     The model runs in eval mode and is left unchanged. images: normalised, `[B, C, H, W]`. visitors: by name of an
-    attention, called with its `attention_matrix` if it has one.
+    attention, called with its measurements and its `attention_matrix`, if it has one.
     """
     layers = attentions(model)
     found = {name: Probe(kind_name(attn)) for name, attn in layers.items()}
@@ -59,7 +71,7 @@ def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | No
         for name, attn in layers.items():
             watched = stack.enter_context(ExitStack())
             if visitors and name in visitors and hasattr(attn, "attend"):
-                watched.enter_context(watch_attention(attn, visitors[name]))
+                watched.enter_context(watch_attention(attn, partial(visitors[name], found[name])))
             if isinstance(attn, SoftAttention) and attn.options.inverse == "newton":
                 watched.enter_context(replaced_attend(attn, partial(_measure_residual, found[name], attn, attn.attend)))
             hook = partial(_measure_share, found[name], watched)
@@ -97,32 +109,9 @@ def stage_means(values: Mapping[str, float]) -> dict[str, float]:
     """Return means over the attentions of each stage, named `stage1`; those outside of stages keep their names."""
     stages: dict[str, list[float]] = defaultdict(list)
     for name, value in values.items():
-        stage = re.search(r"(?:stages|layers)\.(\d+)\.", name)
-        stages[f"stage{int(stage[1]) + 1}" if stage else name].append(value)
+        stage = stage_number(name)
+        stages[f"stage{stage}" if stage else name].append(value)
     return {key: fmean(found) for key, found in sorted(stages.items())}
-
-
-@dataclass
-class LayerHealth:
-    """Measurements of one attention, as means over images and heads; None where they do not apply.
-
-    row_sum, rank: of its matrix; the rank is the effective one, the exponential of the entropy of the singular values
-    as shares of their sum (Roy and Vetterli, EUSIPCO 2007). share, newton_residual: see `Probe`. accuracy_off: in
-    [0, 1], with this attention off, where it was measured.
-    """
-
-    layer: str
-    attention: str
-    num_tokens: int | None
-    share: float
-    row_sum: float | None
-    rank: float | None
-    newton_residual: float | None
-    accuracy_off: float | None = None
-
-    @property
-    def is_dead(self) -> bool:
-        return self.share < MIN_SHARE
 
 
 def effective_rank(matrix: Tensor) -> Tensor:
@@ -132,32 +121,29 @@ def effective_rank(matrix: Tensor) -> Tensor:
     return torch.where(values[..., 0] > 0, torch.special.entr(share).sum(-1).exp(), 0.0)
 
 
-def measure_health(model: nn.Module, images: Sequence[Tensor]) -> list[LayerHealth]:
-    """Return the health of every attention of a model, without accuracies.
+def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Probe]:
+    """Return the measurements of every attention of a model, without accuracies, by its name.
 
     images: at least one, `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2
     entries. Raises ValueError for a model without attentions of this package.
     """
     if not images:
         raise ValueError("images must be at least 1, got 0.")
-    row_sums, ranks, tokens = defaultdict(list), defaultdict(list), {}
 
-    def visit(name: str, matrix: Tensor) -> None:
-        tokens[name] = matrix.shape[-2]
-        row_sums[name].append(matrix.sum(-1).mean().item())
-        ranks[name].append(effective_rank(matrix).mean().item())
+    def visit(found: Probe, matrix: Tensor) -> None:
+        found.num_tokens, found.row_sum = matrix.shape[-2], matrix.sum(-1).mean().item()
+        found.rank = effective_rank(matrix).mean().item()
 
-    visitors = {name: partial(visit, name) for name in attentions(model)}
+    visitors = dict.fromkeys(attentions(model), visit)
     if not visitors:
         raise ValueError("model must have an attention of this package, as soft_tiny and linear_vit_tiny_patch16 do.")
-    probes = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
-    health = []
-    for name, first in probes[0].items():
-        residual = None if first.newton_residual is None else fmean(found[name].newton_residual for found in probes)
-        share = fmean(found[name].share for found in probes)
-        row_sum, rank = (fmean(means[name]) if name in tokens else None for means in (row_sums, ranks))
-        health.append(LayerHealth(name, first.attention, tokens.get(name), share, row_sum, rank, residual))
-    return health
+    measured = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
+    return {name: _mean([probes[name] for probes in measured]) for name in visitors}
+
+
+def _mean(probes: Sequence[Probe]) -> Probe:
+    values = {field.name: [getattr(found, field.name) for found in probes] for field in fields(Probe)}
+    return Probe(**{name: fmean(found) if isinstance(found[0], float) else found[0] for name, found in values.items()})
 
 
 @torch.inference_mode()
@@ -168,39 +154,45 @@ def accuracy(model: nn.Module, batches: Batches) -> float:
     return right / sum(len(labels) for _, labels in batches)
 
 
-def measure_accuracies(model: nn.Module, batches: Batches, health: Sequence[LayerHealth]) -> dict[str, float]:
-    """Set accuracy_off of each layer; return accuracies with "none", "all" or "dead" ones off."""
+def measure_accuracies(model: nn.Module, batches: Batches, health: Mapping[str, Probe]) -> dict[str, float]:
+    """Set accuracy_off of each attention; return accuracies with "none", "all" or "dead" ones off."""
     layers = attentions(model)
 
     def without(names: Iterable[str]) -> float:
         with switched_off(*(layers[name] for name in names)):
             return accuracy(model, batches)
 
-    for layer in tqdm(health, desc="accuracy without a layer", leave=False):
-        layer.accuracy_off = without([layer.layer])
-    dead = [layer.layer for layer in health if layer.is_dead]
+    for name, found in tqdm(health.items(), desc="accuracy without a layer", leave=False):
+        found.accuracy_off = without([name])
+    dead = [name for name, found in health.items() if found.is_dead]
     return {"none": without([]), "all": without(layers), **({"dead": without(dead)} if dead else {})}
 
 
-def health_table(health: Sequence[LayerHealth]) -> str:
+def health_table(health: Mapping[str, Probe]) -> str:
     """Return a Markdown table with a row for each attention, and dashes where columns do not apply."""
-    header = ["layer", "attention", "tokens", "share of output", "row sum", "effective rank", "Newton residual"]
+    header = [
+        "layer",
+        "attention",
+        "tokens",
+        "share of output",
+        "row sum",
+        "effective rank",
+        "Newton residual",
+        "top-1 without it (%)",
+    ]
     rows = [
         [
-            layer.layer,
-            layer.attention,
-            _cell(layer.num_tokens, "d"),
-            f"{100 * layer.share:.3g} %" + " (dead)" * layer.is_dead,
-            _cell(layer.row_sum, ".3g"),
-            _cell(layer.rank, ".1f"),
-            _cell(layer.newton_residual, ".1e"),
+            name,
+            found.attention,
+            _cell(found.num_tokens, "d"),
+            f"{100 * found.share:.3g} %" + " (dead)" * found.is_dead,
+            _cell(found.row_sum, ".3g"),
+            _cell(found.rank, ".1f"),
+            _cell(found.newton_residual, ".1e"),
+            _cell(found.accuracy_off and 100 * found.accuracy_off, ".1f"),
         ]
-        for layer in health
+        for name, found in health.items()
     ]
-    if any(layer.accuracy_off is not None for layer in health):
-        header.append("top-1 without it (%)")
-        for row, layer in zip(rows, health, strict=True):
-            row.append(f"{100 * layer.accuracy_off:.1f}")
     return markdown_table(header, rows)
 
 

@@ -1,14 +1,13 @@
 """Load a pyramid for analysis by its name, weights and device."""
 
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 
 from soft_vit.models import PYRAMID_MODELS, PyramidViT
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.load import load_into
-from soft_vit.weights.read import load_weights
 
 
 def require_device(device: str | torch.device) -> None:
@@ -38,20 +37,14 @@ def load_pyramid(
     """
     require_pyramid(name)
     require_device(device)
-    options = {} if img_size is None else {"img_size": img_size}
+    options: dict[str, Any] = {} if img_size is None else {"img_size": img_size}
     if checkpoint is not None:
         # The head is not needed, so the file may have any number of classes.
-        options["num_classes"], pretrained = 0, False
-    model = timm.create_model(name, pretrained=pretrained, **options)
-    family = name.partition(".")[0]
-    if pretrained:
-        title = f"{family}.{model.pretrained_cfg['tag']}, pretrained"
-    elif checkpoint is None:
-        title = f"{family}, random weights"
-    else:
-        load_into(model, load_weights(checkpoint), str(checkpoint))
-        title = f"{family}, {Path(checkpoint).name}"
-    return model.to(device).eval(), title
+        options |= {"num_classes": 0, "pretrained_cfg_overlay": {"file": checkpoint}}
+    model = timm.create_model(name, pretrained=pretrained or checkpoint is not None, **options).to(device).eval()
+    if checkpoint is None and pretrained:
+        return model, f"{name.partition('.')[0]}.{model.pretrained_cfg['tag']}, pretrained"
+    return model, f"{name.partition('.')[0]}, {Path(checkpoint).name if checkpoint else 'random weights'}"
 
 
 def require_pyramid(name: str) -> None:

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +26,6 @@ from soft_vit.text_tables import csv_table
 # Maximum number of indices of a curve in a table.
 CSV_INDICES = 64
 
-# The heat map shows the curves at the paper's index, 128 of 512.
-SHARE = 0.25
-
 
 @dataclass
 class Spectrum:
@@ -40,11 +36,6 @@ class Spectrum:
     attention: str
     cumulative: np.ndarray
     """`[H, N]`, float64: the share of the first i singular values in the sum of all, for i from 1 to N."""
-
-    def at(self, share: float) -> np.ndarray:
-        """Return the curves `[H]` at index `share * N`, linearly interpolated between indices."""
-        count = self.cumulative.shape[1]
-        return np.array([np.interp(share * count, range(count + 1), [0, *curve]) for curve in self.cumulative])
 
 
 def cumulative_singular_values(matrix: Tensor) -> Tensor:
@@ -97,21 +88,12 @@ def spectrum_csv(spectra: Sequence[Spectrum]) -> str:
 
 
 def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
-    """Draw the curves of each stage, a line per head, above a heat map of layers and heads; writes a PNG."""
+    """Draw a panel per stage: the mean of each head over layers, and the range over all layers and heads."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    figure.suptitle(title)
-    curves, heat_map = figure.subfigures(2, 1, hspace=0.03)
-    _draw_curves(curves, spectra)
-    _draw_heat_map(heat_map, spectra)
-    figure.savefig(path, dpi=150)
-
-
-def _draw_curves(figure: Any, spectra: Sequence[Spectrum]) -> None:
-    """Draw a panel per stage: the mean of each head over layers, and the range over all layers and heads."""
     stages = sorted({spectrum.stage for spectrum in spectra})
-    entries = {}
+    figure, entries = Figure(figsize=(14, 4.5), layout="constrained"), {}
+    figure.suptitle(title)
     for axes, stage in zip(figure.subplots(1, len(stages), sharey=True, squeeze=False)[0], stages, strict=True):
         layers = [spectrum for spectrum in spectra if spectrum.stage == stage]
         curves = np.stack([np.pad(spectrum.cumulative, ((0, 0), (1, 0))) for spectrum in layers])
@@ -127,20 +109,4 @@ def _draw_curves(figure: Any, spectra: Sequence[Spectrum]) -> None:
         axes.set(xlabel="index / N", xlim=(-0.02, 1.02), ylim=(0, 1.03))
     figure.supylabel("normalised cumulative singular value", fontsize="medium")
     figure.legend(entries.values(), entries.keys(), loc="outside right center", fontsize="small", frameon=False)
-
-
-def _draw_heat_map(figure: Any, spectra: Sequence[Spectrum]) -> None:
-    """Draw the curves at N / 4 as a grid of heads and layers; cells without a head are blank."""
-    columns = [spectrum.at(SHARE) for spectrum in spectra]
-    values = np.full((max(map(len, columns)), len(columns)), np.nan)
-    for place, column in enumerate(columns):
-        values[: len(column), place] = column
-    axes = figure.subplots()
-    # Curves are concave, so they are at least 1/4 here.
-    image = axes.imshow(values, aspect="auto", vmin=SHARE, vmax=1, cmap="viridis")
-    places, heads = range(0, len(columns), 1 + len(columns) // 32), range(values.shape[0])
-    axes.set_xticks(places, [f"{spectra[place].stage}.{spectra[place].layer}" for place in places])
-    axes.set_yticks(heads, [str(head + 1) for head in heads])
-    axes.set_title("At index N / 4", fontsize="medium")
-    axes.set(xlabel="stage.layer", ylabel="head")
-    figure.colorbar(image, ax=axes, label="normalised cumulative singular value", pad=0.01)
+    figure.savefig(path, dpi=150)

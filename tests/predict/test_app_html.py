@@ -19,7 +19,7 @@ def layer_of(matrix: torch.Tensor | None) -> LayerLook:
 
 
 def look_of(*layers: LayerLook) -> Look:
-    return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (8, 8), [], list(layers), list(layers))
+    return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (64, 96), [], list(layers), list(layers))
 
 
 def pictures(text: str) -> list[str]:
@@ -61,20 +61,17 @@ def test_large_matrices_are_left_to_the_tool():
     assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
 
 
-def test_text_of_files_and_users_is_escaped():
-    assert "<b>" not in app_html.prediction_html(look_of().prediction)
-    assert "<i>" not in app_html.message("<i>", alert=True)
-    assert "<x>" not in app_html.describe(Choice("soft_pico", checkpoint="<x>.pth"), (64, 64))
-
-
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
         (Choice("soft_pico"), "Random weights"),
         (Choice("soft_pico.shapes", True), "top-1 97.3 % on generated shapes"),
-        (Choice("soft_pico", checkpoint="my.pth"), "Weights of my.pth"),
+        (Choice("soft_pico", checkpoint="<x>.pth"), "Weights of &lt;x&gt;.pth"),
     ],
 )
-def test_weights_are_told(choice, said):
-    assert said in app_html.describe(choice, (64, 96))
-    assert "64 x 96 pixels" in app_html.describe(choice, (64, 96))
+def test_summary_names_the_weights_and_escapes_text(choice, said):
+    text = app_html.summary_html(choice, look_of())
+    assert said in text
+    assert "64 x 96 pixels" in text
+    assert "&lt;b&gt;star&lt;/b&gt;" in text
+    assert "<b>" not in text

@@ -49,11 +49,14 @@ def test_smaller_mask_lies_on_a_larger_one_and_both_are_half_transparent():
     assert small.shape == (350, 420, 3)
 
 
-def test_label_stands_above_its_box_or_inside_the_picture():
-    for top, row in ((150, 145), (2, 6)):
-        box = np.array([[200, top, 300, 300]])
-        pixels = np.asarray(draw_instances(grey(400, 500), box, [2], ["a"], [0.5]))
-        assert (pixels[row, 202:230] == class_colors(3)[2]).all(1).any()
+def test_label_stands_in_its_box():
+    """In the colour of the class, with dark text on a light colour and the reverse."""
+    for label, ink in ((3, (30, 30, 30)), (4, (255, 255, 255))):
+        drawn = draw_instances(grey(400, 500), np.array([[200, 150, 300, 300]]), [label], ["a"], [0.5])
+        found = np.asarray(drawn)[150:175, 202:230]
+        assert {tuple(class_colors(5)[label].tolist()), ink} <= {
+            tuple(pixel) for pixel in found.reshape(-1, 3).tolist()
+        }
 
 
 BOXES = {

@@ -4,7 +4,6 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
-from PIL import Image
 
 from soft_vit.data.images import BadImage
 from soft_vit.predict.inputs import find_inputs, free_name, printable, read_input
@@ -12,72 +11,43 @@ from soft_vit.predict.inputs import find_inputs, free_name, printable, read_inpu
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch) -> Path:
-    """photos/{a.jpg, b.PNG, notes.txt, .hidden.png, deep/a.jpg, deep/er/c.webp, [x].png}, other/a.jpg, out/a.jpg."""
-    for name in (
-        "photos/a.jpg",
-        "photos/b.PNG",
-        "photos/.hidden.png",
-        "photos/deep/a.jpg",
-        "photos/deep/er/c.webp",
-        "photos/[x].png",
-        "other/a.jpg",
-        "out/a.jpg",
-    ):
-        path = tmp_path / name
+    """photos/{a.jpg, b.PNG, notes.txt, .hidden.png, deep/{a.jpg, er/c.webp, up -> photos}, [x].png}, out/a.jpg."""
+    names = ["a.jpg", "b.PNG", ".hidden.png", "deep/a.jpg", "deep/er/c.webp", "[x].png", "notes.txt", "../out/a.jpg"]
+    for name in names:
+        path = tmp_path / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (3, 2)).save(path)
-    (tmp_path / "photos/notes.txt").write_text("no image")
+        path.touch()
+    (tmp_path / "photos/deep/up").symlink_to(tmp_path / "photos")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+FOUND = ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]
 
 
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        (["photos/a.jpg"], ["a.jpg"]),
         (["photos/notes.txt"], ["notes.txt"]),
         (["photos/[x].png"], ["[x].png"]),
-        (["photos"], ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]),
-        (["photos/*.jpg"], ["a.jpg"]),
-        (["photos/*"], ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]),
-        (["photos/**/*.jpg"], ["a.jpg", "deep/a.jpg"]),
-        (["photos/**"], ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]),
-        (["*/a.jpg"], ["other/a.jpg", "photos/a.jpg"]),
-        (["photos/deep/../*.jpg"], ["a.jpg"]),
-        (["photos/*/../a.jpg"], ["deep/a.jpg"]),
-        (["photos/a.jpg", "photos/a.jpg", "photos", "photos/deep"], 5),
-        (["."], 6),
-        (["none*.jpg", "photos/a.jpg"], ["a.jpg"]),
+        (["photos"], FOUND),
+        (["photos/a.jpg", "photos/a.jpg", "photos", "photos/deep"], FOUND),
+        (["."], [f"photos/{name}" for name in FOUND]),
+        (["photos/none.jpg"], FileNotFoundError),
+        (["out/a.jpg"], ValueError),
+        (["out"], ValueError),
+        (["photos/a.jpg", ""], ValueError),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+    ids=str,
 )
 def test_what_is_meant(tree, given, names):
+    if not isinstance(names, list):
+        with pytest.raises(names):
+            find_inputs(given, Path("out"))
+        return
     found = find_inputs(given, Path("out"))
-    if isinstance(names, int):
-        assert len(found) == names
-    else:
-        assert sorted(str(image.name) for image in found) == names
+    assert sorted(str(image.name) for image in found) == names
     assert all(image.path.is_file() for image in found)
-
-
-def test_link_to_a_folder_above_gives_each_image_once(tree):
-    (tree / "photos/deep/up").symlink_to(tree / "photos")
-    assert len(find_inputs(["photos"], Path("out"))) == 5
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        (["photos/none.jpg"], FileNotFoundError, "photos/none"),
-        (["photos/*.gif"], ValueError, r"photos/\*.gif"),
-        (["out/a.jpg"], ValueError, "outside of out"),
-        (["out"], ValueError, "outside of out"),
-        (["photos/a.jpg", ""], ValueError, "empty"),
-    ],
-)
-def test_mistakes(tree, given, error, message):
-    with pytest.raises(error, match=message):
-        find_inputs(given, Path("out"))
 
 
 def test_unreadable_file(tmp_path):

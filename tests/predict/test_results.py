@@ -38,13 +38,6 @@ def test_classes_come_in_the_order_of_their_scores():
         {"class": "square", "index": 1, "score": 0.625},
         {"class": "star", "index": 2, "score": 0.25},
     ]
-    assert found.lines() == [" 62.5 %  square", " 25.0 %  star"]
-
-
-def test_class_without_a_name_goes_by_its_number():
-    found = result_of(classified(torch.tensor([0.0, 0.0, 0.0, 1.0])), NAMES, topk=5)
-    assert found.names[0] == "class 3"
-    assert len(found.indices) == 4
 
 
 def test_scores_that_are_no_numbers_are_a_mistake():
@@ -59,7 +52,6 @@ def test_instances_above_the_least_score_the_best_first():
     assert found.names == ["square", "class 3", "circle"]
     assert found.entries()[0] == {"class": "square", "label": 1, "score": 0.875, "box": [4.0, 5.0, 6.0, 7.0]}
     assert "mask" not in found.entries()[0]
-    assert found.lines()[0] == "0.88  square   4 5 6 7"
 
 
 def test_masks_can_be_read_by_cocos_own_code():
@@ -81,7 +73,7 @@ def test_broken_boxes_and_scores_are_left_out(value):
 
 def test_a_result_without_objects():
     found = result_of(detected([0.1], torch.zeros(1, 9, 9, dtype=torch.bool)), NAMES)
-    assert (found.entries(), found.lines(), found.masks.shape) == ([], ["0 objects"], (0, 9, 9))
+    assert (found.entries(), found.masks.shape) == ([], (0, 9, 9))
 
 
 def test_shares_of_a_map_add_up():
@@ -92,7 +84,6 @@ def test_shares_of_a_map_add_up():
         {"class": "circle", "label": 0, "pixels": 1, "share": 0.166667},
         {"class": "class 4", "label": 4, "pixels": 1, "share": 0.166667},
     ]
-    assert found.lines()[0] == " 66.7 %  star"
 
 
 def test_bfloat16_of_a_model_on_half_precision():

@@ -67,7 +67,9 @@ def test_share_with_a_local_branch():
 def test_each_matrix_is_visited_once():
     model, images, seen = timm.create_model("soft_pico", img_size=64).eval(), torch.randn(1, 3, 64, 64), {}
     names = list(attentions(model))[1:]
-    found = probe(model, images, {name: partial(lambda n, m: seen.setdefault(n, []).append(m), name) for name in names})
+    found = probe(
+        model, images, {name: partial(lambda n, _, m: seen.setdefault(n, []).append(m), name) for name in names}
+    )
     assert {name: len(matrices) for name, matrices in seen.items()} == dict.fromkeys(names, 1)
     assert found == probe(model, images)
     with watch_attention(model.get_submodule(names[0]), lambda matrix: seen.update(expected=matrix)), torch.no_grad():

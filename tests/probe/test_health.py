@@ -39,7 +39,7 @@ def test_health_of_models(name, options):
     model = timm.create_model(name, num_classes=3, **options).eval()
     images = torch.randn(4, 3, 64, 64)
     health = measure_health(model, list(images[:2]))
-    for layer in health:
+    for layer in health.values():
         assert layer.attention in name
         assert 1 <= layer.rank <= layer.num_tokens
         # Both kinds divide by their row sums.
@@ -50,7 +50,7 @@ def test_health_of_models(name, options):
     assert found["none"] == accuracy(model, batches) == 1
     assert 0 <= found["all"] <= 1
     assert "dead" not in found
-    assert all(0 <= layer.accuracy_off <= 1 for layer in health)
+    assert all(0 <= layer.accuracy_off <= 1 for layer in health.values())
     assert health_table(health).count("\n") == 1 + len(health)
 
 
@@ -61,13 +61,14 @@ def test_dead_attentions_are_switched_off_together():
     for attn in layers.values():
         torch.nn.init.normal_(attn.proj.weight)
     health = measure_health(model, list(images[:1]))
-    for layer in health[:2]:
-        layer.share = MIN_SHARE / 2
-    with switched_off(*(layers[layer.layer] for layer in health[:2])):
+    dead = list(layers)[:2]
+    for name in dead:
+        health[name].share = MIN_SHARE / 2
+    with switched_off(*map(layers.get, dead)):
         batches = [(images, model(images).argmax(-1))]
     found = measure_accuracies(model, batches, health)
     assert found["dead"] == 1
-    assert max(found["none"], found["all"], *(layer.accuracy_off for layer in health)) < 1
+    assert max(found["none"], found["all"], *(layer.accuracy_off for layer in health.values())) < 1
 
 
 def test_a_model_without_attention_is_refused():

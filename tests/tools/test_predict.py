@@ -75,8 +75,8 @@ def test_single_image(exit_code, checkpoint, capsys):
     assert written == "Written: new"
 
 
-def test_pattern_without_drawings(exit_code, capsys):
-    assert exit_code("phot*/[01].png", "--model", "test_vit", "--no-pretrained", "--no-draw") == 0
+def test_without_drawings(exit_code, capsys):
+    assert exit_code("photos/0.png", "photos/1.png", "--model", "test_vit", "--no-pretrained", "--no-draw") == 0
     assert [path.name for path in Path("predictions").iterdir()] == ["predictions.json"]
 
 

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             text += f", with the dead ones off together {100 * found['dead']:.1f} %"
         text += f", on {len(labels)} images."
     text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
-    dead = [layer.layer for layer in health if layer.is_dead]
+    dead = [name for name, found in health.items() if found.is_dead]
     if dead:
         text += f"\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}.\n"
     print(text)
