@@ -4,7 +4,6 @@ import pytest
 import torch
 from stored import saved_bytes
 
-from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.layers.mlp import Mlp, apply_in_chunks
 
 # Float64 on both sides, with products of other shapes: 1e3 roundings of 2.2e-16.
@@ -35,22 +34,3 @@ def test_hidden_activations_are_not_stored() -> None:
     hidden, tokens = 1000 * 64 * 4, 1000 * 8 * 4
     assert whole >= 2 * hidden
     assert in_parts <= 2 * tokens
-
-
-def test_dropout_is_the_same_when_computed_again() -> None:
-    torch.manual_seed(0)
-    mlp = Mlp(8, 32, drop=0.5, dtype=torch.float64).train()
-    x = torch.randn(1, 50, 8, dtype=torch.float64, requires_grad=True)
-    torch.manual_seed(1)
-    y = apply_in_chunks(mlp, x, 3)
-    torch.manual_seed(1)
-    expected = torch.cat([mlp(part) for part in x.tensor_split(3, dim=1)], dim=1)
-    assert torch.equal(y, expected)
-    grads, expected_grads = (torch.autograd.grad(out.square().sum(), (x, *mlp.parameters())) for out in (y, expected))
-    for grad, expected_grad in zip(grads, expected_grads, strict=True):
-        assert (grad - expected_grad).norm() <= TOLERANCE * expected_grad.norm()
-
-
-def test_no_chunks_are_refused() -> None:
-    with pytest.raises(ValueError, match="mlp_chunks"):
-        PreNormBlock(8, attention_class("softmax")(8, 2, feat_size=(3, 3)), mlp_chunks=0)

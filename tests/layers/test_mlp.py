@@ -12,10 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from soft_vit.layers.mlp import Mlp
 from soft_vit.ops.cpu import fused_linear, has_bfloat16
 
-APPROXIMATIONS = ("none", "tanh")
-needs_fusion = pytest.mark.skipif(
-    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="needs a build of torch with oneDNN"
-)
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs torch with oneDNN")
 needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="needs a CPU with bf16")
 
 
@@ -32,48 +29,31 @@ def calls(monkeypatch):
     return made
 
 
-def reference(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
-    double = copy.deepcopy(mlp).double()
-    hidden = F.gelu(F.linear(x.double(), double.fc1.weight, double.fc1.bias), approximate=mlp.act.approximate)
-    return F.linear(hidden, double.fc2.weight, double.fc2.bias)
-
-
-@needs_fusion
-@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("shape", [(2, 63, 24), (1, 1, 24), (3, 0, 24)])
-def test_fused_and_not_are_equally_exact(approximate, shape, calls):
-    mlp = Mlp(24, 96, approximate).eval()
-    x = 3 * torch.randn(shape)
-    expected, plain = reference(mlp, x).detach(), mlp(x)
-    assert not calls
-    with torch.inference_mode():
-        fused = mlp(x)
-    assert calls == [approximate, None]
-    assert fused.shape == plain.shape
-    scale = expected.abs().amax() if expected.numel() else 1
-    # A product of K terms in fp32, twice, and GELU's own rounding.
-    torch.testing.assert_close(fused.double(), expected, rtol=0, atol=float(scale * 256 * torch.finfo().eps))
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("approximate", APPROXIMATIONS)
-@pytest.mark.parametrize("autocast", [False, True])
-def test_bfloat16_is_at_least_as_exact(approximate, autocast, calls):
-    mlp = Mlp(24, 96, approximate).eval()
-    x = 3 * torch.randn(2, 63, 24)
-    if not autocast:
-        mlp, x = mlp.bfloat16(), x.bfloat16()
-    expected = reference(mlp, x).detach()
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [
+        (torch.float32, False),
+        pytest.param(torch.bfloat16, False, marks=needs_bfloat16),
+        pytest.param(torch.float32, True, marks=needs_bfloat16),
+    ],
+)
+def test_fused_is_as_exact_as_separate_operations(approximate, shape, dtype, autocast, calls):
+    mlp, x = Mlp(24, 96, approximate, dtype=dtype).eval(), (3 * torch.randn(shape)).to(dtype)
+    exact = copy.deepcopy(mlp).double()
+    hidden = F.gelu(F.linear(x.double(), exact.fc1.weight, exact.fc1.bias), approximate=approximate)
+    expected = F.linear(hidden, exact.fc2.weight, exact.fc2.bias).detach()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         plain = mlp(x)
         assert not calls
         with torch.inference_mode():
             fused = mlp(x)
     assert calls == [approximate, None]
-    assert fused.dtype == plain.dtype == torch.bfloat16
-    error, plain_error = ((y.double() - expected).norm() / expected.norm() for y in (fused, plain.detach()))
-    # Both round the result to 8 bits; only one of them also rounds the input of GELU.
-    assert error <= 1.1 * plain_error
+    assert (fused.shape, fused.dtype) == (plain.shape, plain.dtype)
+    error, plain_error = ((y.double() - expected).norm() for y in (fused, plain.detach()))
+    # Products of K terms in fp32, and GELU's own rounding. In bf16 only one of them also rounds the input of GELU.
+    assert error <= 1.1 * plain_error + 256 * torch.finfo(torch.float32).eps * expected.norm()
 
 
 def test_strided_tokens():
@@ -97,7 +77,7 @@ def test_replaced_layers_are_called_without_gradients(name, replacement, calls):
     expected = mlp(x)
     with torch.inference_mode():
         torch.testing.assert_close(mlp(x), expected)
-    assert len(calls) == (0 if name == "act" else 1) + (name == "act")
+    assert len(calls) == 1
 
 
 def test_flop_counters_see_all_operations(calls):
@@ -122,12 +102,9 @@ def test_other_types_devices_and_transforms(calls):
 
 
 def test_tangents_are_not_lost():
-    mlp = Mlp(24, 48).eval()
+    mlp = Mlp(24, 48).eval().requires_grad_(False)
     x, direction = torch.randn(2, 9, 24), torch.randn(2, 9, 24)
+    expected = torch.autograd.functional.jvp(mlp, x, direction)[1]
     with torch.no_grad(), forward_ad.dual_level():
         tangent = forward_ad.unpack_dual(mlp(forward_ad.make_dual(x, direction))).tangent
-    assert tangent is not None
-    step = 1e-3
-    with torch.no_grad():
-        difference = (mlp(x + step * direction) - mlp(x - step * direction)) / (2 * step)
-    torch.testing.assert_close(tangent, difference, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(tangent, expected)

@@ -7,7 +7,7 @@ import torch
 from stored import saved_bytes
 from torch import Tensor, nn
 
-from soft_vit.layers import ATTENTIONS, PostNormBlock, PreNormBlock, attention_class, reversible_blocks
+from soft_vit.layers import PostNormBlock, PreNormBlock, attention_class, reversible_blocks
 from soft_vit.layers.reversible import plain_streams
 
 DIM, GRID = 12, (7, 9)
@@ -16,7 +16,7 @@ DIM, GRID = 12, (7, 9)
 TOLERANCE = 1e-10
 
 
-def make_blocks(attention: str = "softmax", depth: int = 3, **options) -> nn.ModuleList:
+def make_blocks(attention: str = "softmax", depth: int = 2, **options) -> nn.ModuleList:
     torch.manual_seed(0)
     blocks = []
     for i in range(depth):
@@ -69,7 +69,8 @@ def test_blocks_are_the_two_streams_of_the_paper() -> None:
     assert torch.equal(reversible_blocks(blocks, x, GRID), (x1 + x2) / 2)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
+# With a convolution, buffers, and a gradient of its own for parts.
+@pytest.mark.parametrize("attention", ["softmax", "soft", "vq", "performer", "local"])
 def test_gradients_equal_those_of_autograd(attention: str) -> None:
     assert_equals_autograd(make_blocks(attention).eval(), tokens())
 
@@ -88,7 +89,7 @@ def test_random_sampling_in_training_is_the_same_when_computed_again() -> None:
 def test_frozen_and_shared_parameters() -> None:
     blocks = make_blocks()
     blocks[0].attn.q.weight.requires_grad_(False)
-    blocks[2].mlp = blocks[0].mlp
+    blocks[1].mlp = blocks[0].mlp
     assert_equals_autograd(blocks, tokens())
 
 

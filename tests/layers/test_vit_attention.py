@@ -16,7 +16,9 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor
 
-from soft_vit.layers import ATTENTIONS, vit_attention
+import soft_vit
+from soft_vit import layers
+from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.vit_attention import attn_layer
 from soft_vit.models.swap import swap_attention
 
@@ -34,7 +36,7 @@ def create(attention: Any, **options: Any) -> VisionTransformer:
     torch.manual_seed(0)
     options = {"img_size": 64, **options}
     small = {"embed_dim": DIM, "num_heads": HEADS, "depth": 2, "num_classes": 5}
-    return timm.create_model("vit_tiny_patch16_224", attn_layer=attention, **small, **options).eval()
+    return timm.create_model("vit_tiny_patch16_224", attn_layer=attention, **{**small, **options}).eval()
 
 
 def images(height: int = 64, width: int = 64, batch: int = 2) -> Tensor:
@@ -53,14 +55,10 @@ def test_in_a_plain_vit(kind: str) -> None:
     model.train()(images()).sum().backward()
     # An unused parameter stops training on several GPUs.
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-
-
-@every_kind
-def test_without_class_token(kind: str) -> None:
-    model = create(attn_layer(kind), class_token=False, global_pool="avg")
-    assert model(images()).isfinite().all()
-    model.set_input_size(img_size=(96, 96))
-    assert model(images(96, 96)).isfinite().all()
+    averaged = create(attn_layer(kind), class_token=False, global_pool="avg", depth=1)
+    assert averaged(images()).isfinite().all()
+    averaged.set_input_size(img_size=(96, 96))
+    assert averaged(images(96, 96)).isfinite().all()
 
 
 @some_kinds
@@ -118,7 +116,7 @@ def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
 
     def run(index: int) -> int:
         with torch.inference_mode():
-            return sum(not torch.equal(model(batches[index]), expected[index]) for _ in range(30))
+            return sum(not torch.equal(model(batches[index]), expected[index]) for _ in range(20))
 
     with ThreadPoolExecutor(len(batches)) as pool:
         assert list(pool.map(run, range(len(batches)))) == [0] * len(batches)
@@ -138,7 +136,8 @@ def test_features_only() -> None:
     assert [feature.shape for feature in model(images())] == [(2, DIM, 4, 4)] * 2
 
 
-@pytest.mark.parametrize("kind", ["performer", pytest.param("soft", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["performer", "soft"])
 def test_exported_with_any_batch(kind: str) -> None:
     model = create(attn_layer(kind, feat_size=(4, 4)))
     program = torch.export.export(model, (images(),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
@@ -191,8 +190,6 @@ def test_maps_that_are_not_square() -> None:
         (lambda: attn_layer("linear", kernel_size=3), "kernel_size"),
         (lambda: create(attn_layer("linear"), scale_attn_norm=True), "scale_attn_norm"),
         (lambda: create(attn_layer("gau"), qk_norm=True), "qk_norm"),
-        (lambda: attn_layer("linear")(DIM, 5), "5 heads"),
-        (lambda: attn_layer("soft", num_bottleneck=7)(DIM, HEADS), "num_bottleneck=7"),
         *(
             (partial(attn_layer, "soft", given), f"got {given!r}")
             for given in ((-8, 16), (8.5, 16), "8x16", (8, 16, 2), 196, (0, 4))
@@ -215,7 +212,10 @@ def test_a_model_is_saved_with_its_attention_by_name(tmp_path) -> None:
     assert arguments["attn_layer"] == "soft_vit.attn_layer('performer', num_features=32)"
 
 
-def test_docstring_example_runs() -> None:
-    names = {**vars(vit_attention), "timm": timm}
-    (example,) = doctest.DocTestFinder(recurse=False).find(attn_layer, globs=names)
-    assert doctest.DocTestRunner().run(example) == (0, 2)
+@pytest.mark.parametrize(
+    ("documented", "examples"), [(layers.Attention, 5), (attn_layer, 2), (soft_vit.choose_attention, 1)]
+)
+def test_docstring_examples_run(documented: Any, examples: int) -> None:
+    names = {**vars(layers), **vars(soft_vit), "timm": timm, "torch": torch}
+    (example,) = doctest.DocTestFinder(recurse=False).find(documented, globs=names)
+    assert doctest.DocTestRunner().run(example) == (0, examples)

@@ -1,9 +1,7 @@
 import pytest
 import torch
-import torch.nn.functional as F
 
 from soft_vit.layers.attention.landmarks import landmark_tokens
-from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.ops.layout import Layout
 
 
@@ -21,16 +19,3 @@ def test_segment_landmarks_are_means_of_runs() -> None:
 def test_number_of_landmarks(landmarks, grid, sr_ratio, limit, count: int) -> None:
     x = torch.randn(1, 1, grid[0] * grid[1], 2)
     assert landmark_tokens(x, Layout(grid), sr_ratio, limit, landmarks)[0].shape == (1, 1, count, 2)
-
-
-def test_windows_of_one_token_give_full_attention() -> None:
-    torch.manual_seed(0)
-    attn = NystromAttention(24, 3, feat_size=(7, 9), max_landmarks=None, local_kernel=0, inverse="exact").double()
-    x = torch.randn(2, 63, 24, dtype=torch.float64)
-    with torch.no_grad():
-        # Keys that are the queries, far apart: a softmax matrix that has an inverse.
-        attn.qkv.weight[24:48] = attn.qkv.weight[:24] = 3 * torch.nn.init.orthogonal_(torch.empty(24, 24))
-        attn.qkv.bias.zero_()
-    q, k, v = attn.qkv(x).view(2, 63, 3, 3, 8).permute(2, 0, 3, 1, 4)
-    expected = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(2, 63, 24)
-    torch.testing.assert_close(attn(x, (7, 9)), attn.proj(expected), rtol=0, atol=1e-8)

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers.attention.reformer import (
     SELF_SCORE,
-    ReformerAttention,
     angular_buckets,
     bucket_bits,
     lsh_attention,
@@ -101,30 +100,3 @@ def test_buckets_depend_on_the_direction_alone_and_oppose_each_other() -> None:
 
 def test_number_of_buckets_follows_the_number_of_tokens() -> None:
     assert [bucket_bits(tokens, 64) for tokens in (1, 64, 65, 128, 129, 784, 6272)] == [0, 0, 2, 2, 3, 5, 8]
-
-
-def test_directions_are_fixed_saved_and_redrawn_on_demand() -> None:
-    def make() -> ReformerAttention:
-        return ReformerAttention(24, 3, feat_size=(15, 13), chunk_size=16).eval()
-
-    attn = make()
-    torch.manual_seed(5)
-    other = make()
-    assert torch.equal(other.rotations, attn.rotations)
-    x = torch.randn(1, 195, 24, generator=torch.Generator().manual_seed(1))
-    for parameter in attn.parameters():
-        nn.init.normal_(parameter, std=0.2)
-    before = attn(x, (15, 13))
-    assert torch.equal(attn.train()(x, (15, 13)), before)
-    attn.redraw()
-    assert not torch.equal(attn(x, (15, 13)), before)
-    other.load_state_dict(attn.state_dict())
-    assert torch.equal(other(x, (15, 13)), attn(x, (15, 13)))
-
-
-def test_attention_dropout_acts_in_training_alone() -> None:
-    attn = ReformerAttention(24, 3, feat_size=(15, 13), chunk_size=16, attn_drop=0.5)
-    x = torch.randn(1, 195, 24, generator=torch.Generator().manual_seed(1))
-    assert not torch.equal(attn(x, (15, 13)), attn(x, (15, 13)))
-    attn.eval()
-    assert torch.equal(attn(x, (15, 13)), attn(x, (15, 13)))
