@@ -1,4 +1,4 @@
-"""Against other packages on the same weights; tests/data/peers/make.py wrote the numbers down, in float64."""
+"""Against other packages on the same weights; tests/data/peers/README.md tells how their numbers were made."""
 
 import json
 from pathlib import Path
