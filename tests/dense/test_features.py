@@ -3,7 +3,6 @@ import timm
 import torch
 
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.models.pyramid import PyramidViT
 
 # One of each kind of feature pyramid that timm makes.
 MODELS = {
@@ -42,12 +41,9 @@ def test_frozen_stages_stay_out_of_training(name, frozen):
     first = 1 if name == "resnet18" else 0
     for i in range(4):
         in_stage = {key for key in names if stage.format(i + first) in key}
-        assert in_stage
-        assert in_stage <= trained if i >= frozen else not in_stage & trained
+        assert in_stage & trained == (in_stage if i >= frozen else set())
     assert (frozen == -1) == (trained == names)
     assert not any(m.training for m in features.modules() if isinstance(m, torch.nn.BatchNorm2d))
-    frozen_dropouts = [m for m in features.body.modules() if list(m.parameters()) and not m.training]
-    assert bool(frozen_dropouts) == (frozen >= 0 or any("BatchNorm" in type(m).__name__ for m in features.modules()))
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "convnext_atto", "resnet18"])
@@ -63,7 +59,6 @@ def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
 
 def test_building_reads_no_weights(tmp_path):
     features = TimmFeatures("soft_pico", checkpoint_path=str(tmp_path / "lost.pth"))
-    assert isinstance(features.body["model"], PyramidViT)
     with pytest.raises(FileNotFoundError, match=r"lost\.pth"):
         features.init_weights()
 

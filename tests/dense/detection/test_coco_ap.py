@@ -100,21 +100,6 @@ def test_equals_pycocotools(tree, odd_truth, tmp_path, kind, count):
         assert metrics[f"coco/{kind}_mAP_50"] > 0.05
 
 
-def test_perfect_masks_have_perfect_precision(tree):
-    data = CocoImages(str(tree), *TRAIN, masks=True, transforms=[], filter_empty=False)
-    test = CocoImages(str(tree), *TRAIN, masks=True, test_mode=True)
-    samples = []
-    for index in range(len(test)):
-        objects = data[index]["data_samples"].gt_instances
-        sample = test[index]["data_samples"]
-        sample.pred_instances = InstanceData(
-            bboxes=objects.bboxes, labels=objects.labels, scores=torch.ones(len(objects)), masks=objects.masks.bool()
-        )
-        samples.append(sample)
-    metrics = measure(test, samples, kinds=["bbox", "segm"])
-    assert metrics["coco/bbox_mAP"] == metrics["coco/segm_mAP"] == 1
-
-
 def test_a_class_that_the_data_has_not():
     metric = CocoAP()
     metric.dataset_meta = {"classes": ("a", "b"), "category_ids": (3, 7)}

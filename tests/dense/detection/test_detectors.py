@@ -28,15 +28,11 @@ def batch(*objects, sizes=None):
     return {"inputs": inputs, "data_samples": samples}
 
 
-def losses_of(detector, data):
-    return detector.train()(**data, mode="loss")
-
-
 @pytest.mark.parametrize("objects", [(2, 1), (0, 3), (0, 0)])
 def test_every_parameter_has_a_gradient(small_detector, objects):
     """Also of a batch without objects, or DistributedDataParallel would stop."""
     detector = small_detector()
-    losses = losses_of(detector, batch(*objects))
+    losses = detector.train()(**batch(*objects), mode="loss")
     assert all("loss" in name for name in losses)
     detector.parse_losses(losses)[0].backward()
     assert [name for name, parameter in detector.named_parameters() if parameter.grad is None] == []
@@ -82,16 +78,12 @@ def test_labels_count_from_zero_inside_and_outside():
             (sample,) = detector.eval()(**data, mode="predict")
             assert (sample.pred_instances.labels == 9).all()
             assert len(sample.pred_instances) > 0
-    target = rcnn._target(data["data_samples"][0])
-    assert target["labels"].tolist() == [10]
-    assert retinanet._target(data["data_samples"][0])["labels"].tolist() == [9]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_losses_and_boxes_are_float32_in_any_precision(small_detector, dtype):
+def test_losses_and_boxes_are_float32_under_autocast(small_detector):
     detector = small_detector()
-    with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
-        losses = losses_of(detector, batch(2, 0))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = detector.train()(**batch(2, 0), mode="loss")
         detector.eval()
         with torch.no_grad():
             samples = detector(**batch(1), mode="predict")
@@ -115,7 +107,7 @@ def test_any_timm_model_is_a_backbone(small_detector, name):
     fixed = {"img_size": 96} if name.startswith("swin") else {}
     options = {"size_divisible": 96} if fixed else {}
     detector = small_detector({"model_name": name, "max_bottleneck": None, **fixed}, **options)
-    assert losses_of(detector, batch(1, 1, sizes=[(96, 96)] * 2))
+    assert detector(batch(1, sizes=[(96, 96)])["inputs"])
 
 
 def test_default_anchors_are_those_of_torchvision():
@@ -144,12 +136,6 @@ def test_number_of_parameters_is_as_published(kind, size):
         detector = kind(backbone, 80)
     count = sum(parameter.numel() for parameter in detector.parameters())
     assert count == pytest.approx(PUBLISHED[size][0 if one_stage else 1] * 1e6, rel=0.03)
-
-
-def test_the_backbone_loads_its_weights(small_detector, tmp_path):
-    detector = small_detector({"checkpoint_path": str(tmp_path / "none.pth")})
-    with pytest.raises(FileNotFoundError, match="none"):
-        detector.init_weights()
 
 
 @pytest.mark.parametrize(

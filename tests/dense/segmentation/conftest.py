@@ -1,6 +1,8 @@
 """A small generated tree in ADE20K's layout, and segmentors that fit it."""
 
 import pytest
+import torch
+from mmengine.structures import BaseDataElement, PixelData
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense.segmentation import TimmSegmentor
@@ -24,5 +26,16 @@ def segmentor():
         backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), **(backbone or {})}
         options = {"auxiliary": {"index": 2, "channels": 16}, **options}
         return TimmSegmentor(backbone, {"kind": kind, **DECODERS[kind]}, 11, **options)
+
+    return make
+
+
+@pytest.fixture
+def labelled():
+    """A function that makes a sample of H x W pixels of eleven classes."""
+
+    def make(*shape):
+        labels = torch.randint(0, 11, (1, *shape), dtype=torch.uint8)
+        return BaseDataElement(gt_sem_seg=PixelData(data=labels))
 
     return make

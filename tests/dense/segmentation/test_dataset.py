@@ -23,6 +23,10 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:60])
 
 
+def save(path, size, value):
+    Image.new("L", size, value).save(path)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_hold_image_and_labels(tree, workers):
     dataset = LabelMapTree(str(tree), "validation", test_mode=True, pipeline=PACK)
@@ -56,35 +60,19 @@ def test_in_a_test_a_black_image_does_and_its_labels_count(copied):
     assert torch.equal(sample["data_samples"].gt_sem_seg.data, sound["data_samples"].gt_sem_seg.data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "value"),
-    [
-        (cut, "00000002.png"),
-        (lambda path: Image.new("L", (80, 64), 200).save(path), "got 200"),
-        (lambda path: Image.new("L", (40, 32)).save(path), "got 32 x 40"),
-    ],
-)
-def test_a_label_map_that_cannot_be_used_ends_a_test(copied, damage, value):
-    damage(copied / "annotations/validation/00000002.png")
-    dataset = LabelMapTree(str(copied), "validation", test_mode=True, pipeline=PACK)
-    with pytest.raises(ValueError, match=value):
-        dataset[1]
-
-
+# What is damaged, in which split, and what the error names; the second pair is read.
 REFUSED = [
-    (lambda root: (root / "annotations/training/00000002.png").unlink(), "1 of 8 are missing"),
-    (lambda root: (root / "classes.txt").write_text("background\n"), "below 2 or 255"),
-    (lambda root: [cut(path) for path in (root / "images/training").iterdir()], "None of the 8 images can be read"),
+    ("validation", lambda root: cut(root / "annotations/validation/00000002.png"), "00000002.png"),
+    ("validation", lambda root: save(root / "annotations/validation/00000002.png", (80, 64), 200), "got 200"),
+    ("validation", lambda root: save(root / "annotations/validation/00000002.png", (40, 32), 1), "got 32 x 40"),
+    ("training", lambda root: (root / "annotations/training/00000002.png").unlink(), "1 of 8 are missing"),
+    ("training", lambda root: (root / "classes.txt").write_text("background\n"), "below 2 or 255"),
+    ("training", lambda root: [cut(path) for path in (root / "images/training").iterdir()], "None of the 8 images"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "sentence"), REFUSED)
-def test_a_tree_that_does_not_fit_is_one_clear_error(copied, damage, sentence):
+@pytest.mark.parametrize(("split", "damage", "sentence"), REFUSED)
+def test_a_tree_that_does_not_fit_is_one_clear_error(copied, split, damage, sentence):
     damage(copied)
     with pytest.raises(ValueError, match=sentence):
-        LabelMapTree(str(copied), pipeline=PACK)[0]
-
-
-def test_a_root_has_to_be_given():
-    with pytest.raises(ValueError, match="data_root"):
-        LabelMapTree()
+        LabelMapTree(str(copied), split, test_mode=split == "validation", pipeline=PACK)[1]
