@@ -1,0 +1,118 @@
+"""The configs for generated scenes, made small: overfitted to a few images, resumed exactly, tested."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from soft_vit.data.demo.trees import make_tree
+from soft_vit.engine import evaluate, train
+from soft_vit.engine.resume.read import load_checkpoint_file
+
+ROOT = Path(__file__).parents[2]
+DETECTION = {
+    "model.min_size": 64,
+    "model.max_size": 80,
+    "model.pyramid_channels": 32,
+    "optim_wrapper.optimizer.lr": 3e-3,
+    "train_dataloader.dataset.transforms": [],
+    **{f"{split}_dataloader.dataset.ann_file": "annotations/instances_train2017.json" for split in ("val", "test")},
+    **{f"{split}_dataloader.dataset.img_dir": "train2017" for split in ("val", "test")},
+}
+RETINANET = {
+    **DETECTION,
+    "model.head_convs": 1,
+    "model.sizes": [[12, 16, 20], [24, 28, 34], [40, 50, 60], [70, 80, 90], [100, 120, 140]],
+}
+MASK_RCNN = {
+    **DETECTION,
+    "model.sizes": [16, 24, 40, 64, 96],
+    "model.box_head_dim": 64,
+    "model.mask_head_dims": [32],
+    "model.rpn_post_nms_top_n_train": 60,
+    "model.rpn_post_nms_top_n_test": 30,
+    "model.box_batch_size_per_image": 32,
+}
+PACK = {"type": "PackSegmentation"}
+UPERNET = {
+    "model.backbone.pretrained": False,
+    "model.backbone.norm_eval": False,
+    "model.decoder.channels": 24,
+    "model.auxiliary.channels": 16,
+    "model.class_weight": [0.1] + [1.0] * 10,
+    "model.test_cfg": {"mode": "whole"},
+    "data_preprocessor.windows": None,
+    "optim_wrapper.optimizer.lr": 4e-3,
+    "train_dataloader.dataset.pipeline": [{"type": "SegRandomFlip"}, PACK],
+    **{f"{split}_dataloader.dataset.split": "training" for split in ("val", "test")},
+    **{f"{split}_dataloader.dataset.pipeline": [PACK] for split in ("val", "test")},
+}
+# Config, options, unit of its length, the last step that is saved before the end and the length, and its bound: an
+# untrained detector is at 0, an untrained segmentor at most at 20 %.
+BOXES, MASKS = "coco/bbox_mAP_50", "coco/segm_mAP_50"
+RUNS = {
+    "retinanet": ("detection/retinanet", RETINANET, "epoch", (6, 8), {BOXES: 0.1}),
+    "mask_rcnn": ("detection/mask_rcnn", MASK_RCNN, "epoch", (7, 8), {BOXES: 0.1, MASKS: 0.1}),
+    "upernet": ("segmentation/upernet", UPERNET, "iter", (20, 22), {"mIoU": 20}),
+}
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """Eight images in both layouts, by the folder of a config."""
+    root = tmp_path_factory.mktemp("trees")
+    for task, name in (("coco", "detection"), ("ade", "segmentation")):
+        make_tree(root / name, task, train=4, val=1, size=(64, 80), seed=3)
+    return root
+
+
+def run_of(name, trees):
+    """Return the config and the options of a run."""
+    start, options, unit, (interval, length), _ = RUNS[name]
+    data = {"data_root": str(trees / Path(start).parent), "train_dataloader.batch_size": 2}
+    lengths = {f"train_cfg.max_{unit}s": length, "train_cfg.val_interval": length}
+    config = ROOT / "configs" / f"{start}_soft_pico_shapes.py"
+    return config, {**data, **options, **lengths, "default_hooks.checkpoint.interval": interval}
+
+
+@pytest.mark.parametrize("name", [pytest.param("retinanet", marks=pytest.mark.slow), "mask_rcnn", "upernet"])
+def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path):
+    config, options = run_of(name, trees)
+    _, _, unit, (interval, _), least = RUNS[name]
+    options["param_scheduler"] = [{"type": "LinearLR", "start_factor": 0.1, "by_epoch": False, "begin": 0, "end": 5}]
+    whole = train(config, work_dir=tmp_path / "whole", options=options)
+    for metric, value in least.items():
+        assert whole.metrics[metric] > value
+    end = load_checkpoint_file(whole.checkpoint)
+    assert "circle" in end["meta"]["dataset_meta"]["classes"]
+
+    resume = str(tmp_path / "whole" / f"{unit}_{interval}.pth")
+    resumed = train(config, work_dir=tmp_path / "resumed", resume=resume, options=options)
+    assert resumed.metrics == whole.metrics
+    again = load_checkpoint_file(resumed.checkpoint)["state_dict"]
+    for key, weight in end["state_dict"].items():
+        assert torch.equal(again[key], weight), key
+
+    found = {"test_evaluator.out": str(tmp_path / "found")} if "detection" in str(config) else {}
+    measured = evaluate(config, str(whole.checkpoint), options={**options, **found}, work_dir=tmp_path / "test")
+    assert {metric: measured[metric] for metric in whole.metrics} == pytest.approx(whole.metrics, abs=1e-6)
+    assert not found or json.loads((tmp_path / "found.bbox.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["retinanet", "mask_rcnn"])
+def test_two_processes_train_one_detector(name, trees, tmp_path):
+    config, options = run_of(name, trees)
+    # Lists of dicts cannot be given on a command line.
+    del options["train_dataloader.dataset.transforms"]
+    pairs = [f"{key}={value}".replace(" ", "") for key, value in {**options, "train_cfg.max_epochs": 1}.items()]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    tool = [str(ROOT / "tools" / "train.py"), str(config), "--launcher", "pytorch", "--work-dir", str(tmp_path)]
+    done = subprocess.run(
+        [*launch, *tool, "--amp", "--cfg-options", *pairs], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "coco/bbox_mAP_50" in done.stdout
