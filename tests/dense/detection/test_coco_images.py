@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from pycocotools.coco import COCO
+from torchvision.ops import box_convert
 
 from soft_vit.dense.detection import CocoImages
 
@@ -37,11 +38,10 @@ def test_targets_are_those_of_the_reference(tree):
         np.testing.assert_array_equal(inputs.permute(1, 2, 0).numpy(), pixels)
         expected = reference.loadAnns(reference.getAnnIds(target.img_id, iscrowd=False))
         objects = target.gt_instances
-        assert [data.metainfo["category_ids"][label] for label in objects.labels] == [
-            a["category_id"] for a in expected
-        ]
-        boxes = np.array([a["bbox"] for a in expected])
-        np.testing.assert_array_equal(objects.bboxes.numpy(), np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]))
+        ids = [data.metainfo["category_ids"][label] for label in objects.labels]
+        assert ids == [entry["category_id"] for entry in expected]
+        boxes = torch.tensor([entry["bbox"] for entry in expected])
+        torch.testing.assert_close(objects.bboxes, box_convert(boxes, "xywh", "xyxy").float(), rtol=0, atol=0)
         np.testing.assert_array_equal(objects.masks.numpy(), np.stack([reference.annToMask(a) for a in expected]))
         seen += len(expected)
     assert seen == sum(not entry["iscrowd"] for entry in reference.dataset["annotations"])
