@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 __all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage", "require_storage"]
 
@@ -22,21 +22,6 @@ class Entry(NamedTuple):
     name: str
     offset: int = 0
     size: int = 0
-
-
-class Storage(Protocol):
-    """Files by name, safe to read in forked and spawned processes."""
-
-    path: Path
-
-    def entries(self) -> list[Entry]:
-        """Return every regular file, sorted by name."""
-
-    def folders(self) -> set[str]:
-        """Return the paths of the folders, including empty ones."""
-
-    def read(self, entry: Entry) -> bytes:
-        """Return the bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
 
 
 def _check_size(name: str, size: int) -> None:
@@ -61,12 +46,15 @@ class FolderStorage:
             yield "" if relative == "." else relative + "/", folders, files
 
     def entries(self) -> list[Entry]:
+        """Return every regular file, sorted by name."""
         return sorted(Entry(folder + name) for folder, _, files in self._walk() for name in files)
 
     def folders(self) -> set[str]:
+        """Return the paths of the folders, including empty ones."""
         return {folder + name for folder, folders, _ in self._walk() for name in folders}
 
     def read(self, entry: Entry) -> bytes:
+        """Return the bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
         path = self.path / entry.name
         # Reading a pipe would block.
         if not path.is_file():
@@ -179,6 +167,10 @@ class ZipStorage:
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_open": None}
+
+
+Storage = FolderStorage | TarStorage | ZipStorage
+"""Files by name, safe to read in forked and spawned processes."""
 
 
 def _plain(name: str) -> str:

@@ -15,15 +15,12 @@ __all__ = ["CocoAnnotations", "CocoImage", "CocoProblems", "read_coco"]
 
 # Problems of single entries, and how each is treated.
 PROBLEMS = {
-    "image_broken": "Images without a usable id, file_name, width or height are left out",
-    "image_repeated": "Images with an id that occurred before are left out",
+    "image_broken": "Images without a usable id of their own, file_name, width or height are left out",
     "image_missing": "Images without a file are not trained on",
-    "object_broken": "Annotations without a usable id, image_id, category_id or bbox are left out",
-    "object_repeated": "Annotations with an id that occurred before are left out",
+    "object_broken": "Annotations without a usable id of their own, image_id, category_id or bbox are left out",
     "image_unknown": "Annotations of an unlisted image are left out",
     "category_unknown": "Annotations of an unlisted category are left out",
-    "box_empty": "Annotations with a box without area are not trained on",
-    "box_outside": "Annotations with a box outside the image are not trained on",
+    "box_empty": "Annotations with a box without area inside the image are not trained on",
     "box_clipped": "Boxes that reach beyond the image are clipped for training",
     "polygon_empty": "Annotations without a mask, or only with polygons of fewer than three points, are left out",
     "mask_broken": "Annotations with a mask that cannot be decoded are left out",
@@ -155,10 +152,8 @@ def _images(entries: list, files: set[str], problems: CocoProblems) -> dict[int,
             image = CocoImage(int(entry["id"]), name, int(entry["width"]), int(entry["height"]), name in files)
         except _MALFORMED:
             image = None
-        if image is None or min(image.width, image.height) < 1:
+        if image is None or min(image.width, image.height) < 1 or image.id in images:
             problems.add("image_broken", entry)
-        elif image.id in images:
-            problems.add("image_repeated", image.id)
         else:
             images[image.id] = image
             if not image.has_file:
@@ -177,11 +172,9 @@ def _object(
         kept["area"] = width * height if area is None else float(area)
     except _MALFORMED:
         return "object_broken", {}
-    if not all(map(math.isfinite, (x, y, width, height, kept["area"]))):
+    if not all(map(math.isfinite, (x, y, width, height, kept["area"]))) or kept["id"] in seen:
         return "object_broken", {}
     kept |= {"bbox": [x, y, width, height], "iscrowd": int(bool(entry.get("iscrowd")))}
-    if kept["id"] in seen:
-        return "object_repeated", {}
     seen.add(kept["id"])
     if kept["image_id"] not in images:
         return "image_unknown", {}
@@ -193,14 +186,11 @@ def _object(
 def _clip(kept: dict[str, Any], image: CocoImage, problems: CocoProblems) -> tuple[float, ...] | None:
     """Return the corners of a box (x, y, width, height), clipped to the image; None if the box is empty there."""
     x, y, width, height = kept["bbox"]
-    if width <= 0 or height <= 0:
-        problems.add("box_empty", kept["id"])
-        return None
     corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
     # Close coordinates may coincide in float32.
     x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
     if x1 <= x0 or y1 <= y0:
-        problems.add("box_outside", kept["id"])
+        problems.add("box_empty", kept["id"])
         return None
     if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
         problems.add("box_clipped", kept["id"])

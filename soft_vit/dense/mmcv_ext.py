@@ -104,17 +104,7 @@ def get_compiler_version() -> str:
     return "none: torchvision serves nms and roi_align"
 
 
-get_compiling_cuda_version = get_compiler_version
-
-_SERVED = (
-    "nms",
-    "roi_align_forward",
-    "roi_align_backward",
-    "sigmoid_focal_loss_forward",
-    "sigmoid_focal_loss_backward",
-    "get_compiler_version",
-    "get_compiling_cuda_version",
-)
+_SERVED = (nms, roi_align_forward, roi_align_backward, sigmoid_focal_loss_forward, sigmoid_focal_loss_backward)
 
 
 def _missing(name: str) -> Callable[..., Any]:
@@ -138,7 +128,8 @@ def install() -> bool:
     module = ModuleType(_NAME, "Served by soft_vit.dense.mmcv_ext.")
     # importlib refuses a module without a spec.
     module.__spec__ = ModuleSpec(_NAME, loader=None, origin=__file__)
-    module.__dict__.update({name: globals()[name] for name in _SERVED})
+    module.__dict__.update({function.__name__: function for function in _SERVED})
+    module.get_compiler_version = module.get_compiling_cuda_version = get_compiler_version
     module.__getattr__ = _missing
     sys.modules[_NAME] = module
     _complete_transformer()

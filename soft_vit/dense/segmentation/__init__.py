@@ -4,31 +4,17 @@ Importing it registers the classes for configs.
 """
 
 from soft_vit.dense.class_names import ClassNamesHook
+from soft_vit.dense.segmentation import transforms
 from soft_vit.dense.segmentation.dataset import LabelMapTree
 from soft_vit.dense.segmentation.metric import SegmentationMetric
 from soft_vit.dense.segmentation.preprocessor import SegmentationPreprocessor
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor
-from soft_vit.dense.segmentation.transforms import (
-    PackSegmentation,
-    SegImageTransforms,
-    SegPhotometricDistortion,
-    SegRandomCrop,
-    SegRandomFlip,
-    SegRandomResize,
-    SegResize,
-)
 
 __all__ = [
     "ClassNamesHook",
     "LabelMapTree",
-    "PackSegmentation",
-    "SegImageTransforms",
-    "SegPhotometricDistortion",
-    "SegRandomCrop",
-    "SegRandomFlip",
-    "SegRandomResize",
-    "SegResize",
     "SegmentationMetric",
     "SegmentationPreprocessor",
     "TimmSegmentor",
+    "transforms",
 ]

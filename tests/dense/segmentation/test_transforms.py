@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from soft_vit.dense.segmentation import (
+from soft_vit.dense.segmentation.transforms import (
     PackSegmentation,
     SegImageTransforms,
     SegPhotometricDistortion,
@@ -12,8 +12,8 @@ from soft_vit.dense.segmentation import (
     SegRandomFlip,
     SegRandomResize,
     SegResize,
+    resize_within,
 )
-from soft_vit.dense.segmentation.transforms import resize_within
 
 
 def picture(height, width):
