@@ -1,5 +1,6 @@
 """Settings and fixtures of all tests."""
 
+import gc
 import importlib.util
 import os
 import sys
@@ -12,13 +13,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import pytest
-import torch
 
 # Where MMEngine is missing, as on a machine for `pytest -m gpu`, only tests of what needs torch and timm.
 if importlib.util.find_spec("mmengine") is None:
     collect_ignore = [
         path.name for path in Path(__file__).parent.iterdir() if path.name not in ("gpu", "layers", "models", "ops")
     ]
+
+
+def pytest_collection(session):
+    """Collect no garbage while modules are imported, and never search for it among them."""
+    gc.disable()
+
+
+def pytest_collection_finish(session):
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,10 +45,16 @@ def quick_runs():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def nothing_drawn_on_meta():
-    """Leave tensors without numbers as they are: clamping each, as timm does, takes longer than to build the model."""
+def quick_seeds_and_meta_tensors():
+    """Keep a seed for no GPU, of which torch notes a traceback, and leave tensors without numbers as they are."""
+    import torch
+
     with pytest.MonkeyPatch.context() as patch:
+        if not torch.cuda.is_available():
+            for device in (torch.cuda, torch.xpu):
+                patch.setattr(device.random, "_lazy_call", lambda call, **options: None)
         if "timm" in sys.modules:
+            # To clamp each, as timm does, takes longer than to build the model.
             inits = sys.modules["timm"].layers.weight_init
             draw = inits._trunc_normal_
             patch.setattr(inits, "_trunc_normal_", lambda x, *args: x if x.is_meta else draw(x, *args))
@@ -61,6 +77,8 @@ def pytest_collection_modifyitems(config, items):
         kept = items[index - 1 :: count]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+    import torch
+
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -69,6 +87,6 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
-    # Without a GPU, torch.manual_seed would note a traceback for the day one is used.
-    seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
-    seed(0)
+    import torch
+
+    torch.manual_seed(0)

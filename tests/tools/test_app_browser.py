@@ -17,9 +17,6 @@ from PIL import Image
 from soft_vit.data import ShapeImages
 from soft_vit.data.demo.shapes import COLORS
 
-pytest.importorskip("gradio")
-playwright = pytest.importorskip("playwright.sync_api")
-
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +40,7 @@ def connects(host: str, port: int) -> bool:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """Return the address of the page, and the folder of temporary files of its process, which is empty at the end."""
+    pytest.importorskip("gradio")
     folder, port = tmp_path_factory.mktemp("temporary"), free_port()
     command = [sys.executable, "tools/app.py", "--port", str(port)]
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "GRADIO_SHARE": "True"}
@@ -56,7 +54,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as driver:
         # The system's Chromium, or else Playwright's own.
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         yield browser
