@@ -36,14 +36,12 @@ COMMANDS = commands(TEXT)
 
 
 DEMO = "python tools/train.py configs/demo/soft_pico_shapes.py"
-TILES = "python tools/train.py configs/demo/soft_plus_pico_tiles.py"
 COCO = "python tools/data/make_shapes.py data/shapes_coco --task coco"
 PUBLISH = "python tools/weights/publish_checkpoint.py work_dirs"
 FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dataset.length=20"
 # Options that make a command small, by how it begins. The longest beginning counts.
 OPTIONS = {
     DEMO: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5",
-    TILES: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.max_epochs=1",
     "python tools/test.py configs/demo/": FEW_SHAPES,
     "python tools/data/make_shapes.py": "--train 2 --val 1 --img-size 64",
     "python tools/weights/convert_checkpoint.py FILE": "--model soft_pico",

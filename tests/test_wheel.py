@@ -1,5 +1,6 @@
-"""The wheel works without the repository: what it carries, and the shipped weights in a folder of their own."""
+"""What the wheel carries, and that it works without the repository: with and without Triton and MMEngine."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -45,36 +46,78 @@ def test_carries_what_lies_beside_the_package(wheel):
     assert {name for name in names if ".dist-info/" not in name} - expected == package
 
 
-USE = """
-import pathlib, timm, soft_vit, torch
+NEED_TRAIN = {"train": "--help", "test": "--help", "predict": "--help", "export": "--help"}
+NEED_TRAIN |= {"analysis/get_flops": "--config=configs/soft_tiny.py"}
+WITHOUT_EXTRAS = """
+import json, pathlib, runpy, sys, warnings
+sys.modules["triton"] = sys.modules["mmengine"] = None
+import soft_vit, timm, torch
+from soft_vit.ops import soft_attention
 from soft_vit.weights import WeightsError
-assert pathlib.Path(soft_vit.__file__).is_relative_to({target!r}), soft_vit.__file__
+said = {"file": soft_vit.__file__, "loaded": [name for name, module in sys.modules.items() if module]}
 model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
-print(model(torch.zeros(1, 3, 64, 64)).shape, model.pretrained_cfg["label_names"][0])
+said["circle"] = [*model(torch.zeros(1, 3, 64, 64)).shape, model.pretrained_cfg["label_names"][0]]
 try:
     timm.create_model("soft_tiny", pretrained=True)
 except WeightsError as error:
-    print(error)
-import mmpretrain, soft_vit.engine
+    said["unreachable"] = str(error)
+x = torch.ones(1, 1, 4, 2)
+soft_attention(x, x, x)
+try:
+    soft_attention(x, x, x, backend="triton")
+except ValueError as error:
+    said["triton"] = str(error)
+for name, argument in json.loads(sys.argv[1]).items():
+    sys.argv = [name, argument]
+    try:
+        runpy.run_path(str(pathlib.Path(soft_vit.__file__).parent / ".mim" / "tools" / f"{name}.py"), run_name="__main__")
+    except SystemExit as end:
+        said[name] = end.code
+print(json.dumps(said))
+"""
+WITH_MMENGINE = """
+import pathlib, mmpretrain, runpy, soft_vit.engine
 assert "soft_pico.shapes" in mmpretrain.list_models("soft_"), mmpretrain.list_models()
 assert soft_vit.engine.resolve("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
-import runpy
-resources = pathlib.Path({target!r}, "soft_vit", ".mim")
+resources = pathlib.Path(soft_vit.__file__).parent / ".mim"
 tool = runpy.run_path(str(resources / "tools" / "weights" / "check_checkpoint.py"))["main"]
 tool([str(resources / "checkpoints" / "soft_pico.shapes.safetensors")])
 """
 
 
-def test_works_without_the_repository(wheel, tmp_path):
-    target = tmp_path / "site"
+@pytest.fixture(scope="module")
+def run(wheel, tmp_path_factory):
+    """Return a function that runs code in a process that has the wheel alone, and no network; it returns the output."""
+    target, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("elsewhere")
     # A wheel without compiled code is installed by unpacking it.
     zipfile.ZipFile(wheel).extractall(target)
     # A closed port in the place of the network.
     environment = {**os.environ, "PYTHONPATH": str(target), "HTTPS_PROXY": "http://127.0.0.1:9", "TORCH_HOME": "hub"}
     environment.pop("SOFT_VIT_CHECKPOINTS", None)
-    run = [sys.executable, "-c", USE.format(target=str(target))]
-    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    first, second, *check = done.stdout.splitlines()
-    assert first == "torch.Size([1, 10]) circle"
-    assert "hub/checkpoints/SOFT_Tiny.pth" in second
-    assert "pretrained=True reads it for soft_pico.shapes." in "\n".join(check)
+
+    def run(code: str, *arguments: str) -> str:
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return done.stdout
+
+    return run
+
+
+def test_works_without_extras_and_the_repository(run):
+    said = json.loads(run(WITHOUT_EXTRAS, json.dumps(NEED_TRAIN)))
+    assert not Path(said["file"]).is_relative_to(ROOT)
+    # Importing the package stays light.
+    packages = {name.partition(".")[0] for name in said["loaded"]}
+    assert not packages & {"mmpretrain", "mmcv", "albumentations", "tensorboard", "cv2"}
+    assert said["circle"] == [1, 10, "circle"]
+    assert "hub/checkpoints/SOFT_Tiny.pth" in said["unreachable"]
+    assert "package triton" in said["triton"]
+    assert "soft_vit.ops.soft.triton.op" in said["loaded"]
+    assert "soft_vit.ops.soft.triton.launch" not in said["loaded"]
+    assert all("mmengine" in said[name] and "soft_vit[train]" in said[name] for name in NEED_TRAIN)
+
+
+@pytest.mark.slow
+def test_works_with_mmengine(run):
+    """Nearly all of its time is the import of mmpretrain."""
+    assert "pretrained=True reads it for soft_pico.shapes." in run(WITH_MMENGINE)
