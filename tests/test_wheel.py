@@ -49,7 +49,7 @@ def test_carries_what_lies_beside_the_package(wheel):
 NEED_TRAIN = {"train": "--help", "test": "--help", "predict": "--help", "export": "--help"}
 NEED_TRAIN |= {"analysis/get_flops": "--config=configs/soft_tiny.py"}
 WITHOUT_EXTRAS = """
-import json, pathlib, runpy, sys, warnings
+import json, pathlib, runpy, sys
 sys.modules["triton"] = sys.modules["mmengine"] = None
 import soft_vit, timm, torch
 from soft_vit.ops import soft_attention
@@ -67,10 +67,11 @@ try:
     soft_attention(x, x, x, backend="triton")
 except ValueError as error:
     said["triton"] = str(error)
+tools = pathlib.Path(soft_vit.__file__).parent / ".mim" / "tools"
 for name, argument in json.loads(sys.argv[1]).items():
     sys.argv = [name, argument]
     try:
-        runpy.run_path(str(pathlib.Path(soft_vit.__file__).parent / ".mim" / "tools" / f"{name}.py"), run_name="__main__")
+        runpy.run_path(str(tools / f"{name}.py"), run_name="__main__")
     except SystemExit as end:
         said[name] = end.code
 print(json.dumps(said))

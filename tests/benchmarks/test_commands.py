@@ -29,8 +29,8 @@ COMMANDS = {
         OPERATOR_COLUMNS,
         1,
     ),
-    f"attentions local softmax --size pico {SMALL}": ("| softmax |", f"{ATTENTION_COLUMNS},published,error", 2),
-    "memory soft_pico --img-size 32 64 --batch-size 1": ("| soft_pico |", "", 0),
+    f"attentions none softmax --size pico {SMALL}": ("| softmax |", f"{ATTENTION_COLUMNS},published,error", 2),
+    "memory none_pyramid_pico --img-size 32 64 --batch-size 1": ("| none_pyramid_pico |", "", 0),
     "resolution soft_pico --img-size 64x96 --rounds 0": ("| as released | 64 x 96 | 384 |", "", 0),
     DATA: ("| 0 | timm |", "", 0),
 }

@@ -45,7 +45,7 @@ def test_other_errors_than_out_of_memory_are_raised():
 @pytest.mark.parametrize("name", ["soft_norm_pico", "linformer_pyramid_pico"])
 def test_shapes_alone_hold_what_a_step_holds(name):
     shape = (2, 3, 64, 96)
-    options = {"img_size": shape[2:], **({"newton_iters": 2} if name.startswith("soft") else {})}
+    options = {"img_size": shape[2:], **TWO_STAGES, **({"newton_iters": 2} if name.startswith("soft") else {})}
     model = timm.create_model(name, **options)
     x = torch.randn(shape)
     measured = peak_memory(lambda: model(x).sum().backward(), "cpu")

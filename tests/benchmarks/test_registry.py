@@ -42,7 +42,7 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
         ("softmax_pyramid_pico+naive", "SOFT pyramid"),
         ("resnet10t+eager", "eager"),
         ("soft_pico+naive+triton", "naive, triton"),
-        ("soft_vit_base_patch16+naive", "ViT"),
+        ("soft_vit_tiny_patch16+naive", "ViT"),
         ("soft_plus_pico+naive", "SoftPlusAttention"),
     ],
 )
