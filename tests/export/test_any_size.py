@@ -5,19 +5,20 @@ import torch
 from torch import nn
 
 from soft_vit.export import ExportModel, export
-from soft_vit.export.formats import FORMATS, capture
+from soft_vit.export.formats import FORMATS
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.landmarks import window_weights
 from soft_vit.models.base import pad_to_multiple
 
-# Averages over windows, whose size the graph must not fix.
-AVERAGES = [
+# Averages over windows, whose size the graph must not fix, as rotations and inner models must not.
+CASES = [
     ("agent", {}),
     ("nystrom", {}),
     ("nystrom", {"landmarks": "segment"}),
     ("spatial_reduction", {"linear": True}),
     ("soft", {"sampling": "avg", "newton_iters": 2}),
     ("soft", {"max_bottleneck": (3, 3), "newton_iters": 2}),
+    ("ttt", {"rope": True}),
 ]
 
 # The others divide the map by blocks and windows, or pad it to them.
@@ -72,10 +73,10 @@ def assert_equal_at_other_sizes(source, format, path):
 
 @pytest.mark.parametrize(
     "case",
-    [case if case[0] == "spatial_reduction" else pytest.param(case, marks=pytest.mark.slow) for case in AVERAGES],
+    [case if case[0] == "spatial_reduction" else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
     ids=lambda case: "-".join((case[0], *case[1])),
 )
-def test_averages_at_other_sizes(case, tmp_path):
+def test_options_at_other_sizes(case, tmp_path):
     pytest.importorskip("onnxruntime")
     source, path = source_of([case]), tmp_path / "layers.onnx"
     FORMATS["onnx"].write(source, path, any_size=True)
@@ -96,14 +97,6 @@ def test_padding_follows_the_size(format, tmp_path):
     path = tmp_path / f"padded{FORMATS[format].suffix}"
     FORMATS[format].write(source, path, any_size=True)
     assert_equal_at_other_sizes(source, format, path)
-
-
-def test_rotations_and_inner_models_fix_no_size():
-    source = source_of([("ttt", {"rope": True})])
-    program = capture(source, any_size=True).module()
-    images = torch.randn(3, 3, 101, 95)
-    for given, expected in zip(program(images), source.model(images), strict=True):
-        torch.testing.assert_close(given, expected)
 
 
 @pytest.mark.slow

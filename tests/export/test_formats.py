@@ -24,9 +24,6 @@ PACKAGE = str(Path(soft_vit.__file__).parent).encode()
 # ONNX has neither stable sorting nor a Cholesky factor.
 CANNOT = {("reformer", "onnx"): "aten.sort", ("skyformer", "onnx"): "linalg_cholesky"}
 
-# Two stages and few iterations: what there is to export, in few nodes.
-SMALL = dict(embed_dims=(32, 64), num_heads=(1, 2), depths=(1, 1), sr_ratios=(8, 4), newton_iters=2)
-
 
 def source_of(name: str, img_size: int = 64, **options) -> ExportModel:
     torch.manual_seed(0)
@@ -38,15 +35,15 @@ def silent(line: str) -> None:
     pass
 
 
-def test_torch_export_at_any_size(tmp_path):
+def test_torch_export_at_any_size(small, tmp_path):
     """A small model, because tests/models captures whole ones; here it is the file."""
-    source, lines = source_of("soft_pico", **SMALL), []
-    path = export(source, tmp_path / "model.pt2", "torch_export", any_size=True, report=lines.append)
+    lines: list[str] = []
+    path = export(small, tmp_path / "model.pt2", "torch_export", any_size=True, report=lines.append)
     shapes = {line.split(":")[0].strip() for line in lines if ": relative error" in line}
     assert {"1 x 64 x 64", "5 x 101 x 64", "1 x 64 x 197"} <= shapes
     files = {METADATA_FILE: ""}
     torch.export.load(path, extra_files=files)
-    assert json.loads(files[METADATA_FILE]) == source.metadata()
+    assert json.loads(files[METADATA_FILE]) == small.metadata()
     with zipfile.ZipFile(path) as archive:
         assert not [name for name in archive.namelist() if PACKAGE in archive.read(name)]
 
