@@ -95,14 +95,6 @@ def test_causal_forms_do_not_see_the_future(form) -> None:
     assert torch.equal(form(q, k, v)[:, :, :seen], before)
 
 
-def test_state_has_constant_size_and_is_not_written_to() -> None:
-    q, k, v = inputs(3)
-    start = linear_attention_init(k, v)
-    _, state = linear_attention_step(start, q[:, :, 0], k[:, :, 0], v[:, :, 0])
-    assert [x.shape for x in state] == [x.shape for x in start] == [(2, 3, 12, 5), (2, 3, 12)]
-    assert not start.kv.any()
-
-
 def test_no_matrix_for_each_token() -> None:
     width, num_tokens = 32, 1024
     x = torch.rand(1, 1, num_tokens, width)
@@ -119,8 +111,3 @@ def test_half_precision_is_computed_in_fp32() -> None:
     assert actual.dtype == torch.bfloat16
     # Only the result is rounded: half an ulp of bf16, 2^-9, and fp32 noise on entries that cancel.
     torch.testing.assert_close(actual.double(), expected, rtol=2**-8, atol=1e-5)
-
-
-def test_chunk_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="chunk_size"):
-        causal_linear_attention(*inputs(4), chunk_size=0)

@@ -31,7 +31,8 @@ def inputs(n: int = 63, m: int = 6, d: int = 8, dtype=torch.float64, spread: flo
 
 
 def outputs_and_gradients(function, tensors: tuple, **variant) -> dict[str, torch.Tensor]:
-    out = function(*tensors, **variant)
+    # Changed in place, as results may be.
+    out = function(*tensors, **variant).add_(0)
     target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out.dtype)
     gradients = torch.autograd.grad(out, tensors, target)
     return {"x": out.detach(), **dict(zip(("dq", "dbottleneck", "dv"), gradients, strict=True))}
@@ -45,8 +46,12 @@ def assert_equals_the_reference(tensors: tuple, variant: dict) -> None:
 
 @variants
 @pytest.mark.parametrize("spread", [1.0, 0.1])
-def test_equals_the_reference(variant, spread):
-    assert_equals_the_reference(inputs(spread=spread), variant)
+@pytest.mark.parametrize("transposed", [False, True], ids=["heads", "maps"])
+def test_equals_the_reference(variant, spread, transposed):
+    tensors = inputs(spread=spread)
+    if transposed:
+        tensors = tuple(t.detach().mT.contiguous().mT.requires_grad_() for t in tensors)
+    assert_equals_the_reference(tensors, variant)
 
 
 @variants
@@ -84,32 +89,6 @@ def test_forward_mode_without_gradients(inverse, normalize):
         tangent = forward_ad.unpack_dual(attend(forward_ad.make_dual(q, direction), bottleneck, v)).tangent
         difference = attend(q + step, bottleneck, v) - attend(q - step, bottleneck, v)
     torch.testing.assert_close(tangent, difference / 2e-6, rtol=1e-6, atol=1e-8)
-
-
-@forms
-def test_the_result_can_be_written_to(inverse, normalize):
-    tensors = inputs()
-    results = []
-    for change in (torch.Tensor.add_, torch.add):
-        x = change(soft_attention(*tensors, inverse=inverse, normalize=normalize), 1)
-        results.append((x, *torch.autograd.grad(x.square().sum(), tensors)))
-    for actual, expected in zip(*results, strict=True):
-        assert torch.equal(actual, expected)
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_oracle_agrees_on_conditioned_kernels(normalize):
-    tensors = inputs(spread=1.5)
-    oracle = soft_attention(*tensors, inverse="eigh", normalize=normalize)
-    for inverse in ("newton", "cholesky"):
-        x = soft_attention(*tensors, inverse=inverse, normalize=normalize, newton_iters=40)
-        torch.testing.assert_close(x, oracle, rtol=1e-9, atol=1e-11)
-
-
-@variants
-def test_memory_layout_does_not_matter(variant):
-    """Heads as views of maps [P, D, N] or of tokens [P, N, D]."""
-    assert_equals_the_reference(tuple(t.detach().mT.contiguous().mT.requires_grad_() for t in inputs()), variant)
 
 
 @variants
@@ -197,17 +176,16 @@ def test_inside_is_single_precision_under_autocast(variant):
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("name", "value"),
     [
-        {"inverse": "lu"},
-        {"newton_start": "zero"},
-        {"newton_gradient": "none"},
-        {"newton_iters": -1},
-        {"inverse": "cholesky", "ridge": 0.0},
-        {"inverse": "cholesky", "ridge": -0.5},
+        ("inverse", "lu"),
+        ("newton_start", "zero"),
+        ("newton_gradient", "none"),
+        ("newton_iters", -1),
+        ("ridge", 0.0),
+        ("ridge", -0.5),
     ],
 )
-def test_unknown_options(option):
-    name, value = list(option.items())[-1]
+def test_unknown_options(name, value):
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
-        soft_attention(*inputs(), **option)
+        soft_attention(*inputs(), **{"inverse": "cholesky", name: value})

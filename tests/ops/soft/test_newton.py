@@ -1,17 +1,12 @@
 """Newton's iteration against the float64 oracle, on conditioned kernels and on flat ones."""
 
+import math
+
 import pytest
 import torch
 from kernel_matrices import SPREADS, STARTS, UNIT_ROUNDOFF, kernel, relative_error
-from torch.utils.flop_counter import FlopCounterMode
 
-from soft_vit.ops import (
-    cholesky_solve,
-    eigh_inverse,
-    newton_inverse,
-    newton_step_size,
-    self_gaussian_kernel,
-)
+from soft_vit.ops import eigh_inverse, newton_inverse, newton_step_size, self_gaussian_kernel
 from soft_vit.ops.soft.newton import newton_iterate, newton_residual
 from soft_vit.ops.soft.options import add_ridge
 
@@ -121,14 +116,6 @@ def test_a_safeguard_for_one_head_leaves_the_others_alone():
     torch.testing.assert_close(newton_inverse(a, 24, 0.0, "guarded_image")[0], torch.linalg.inv(pair))
 
 
-def test_two_tokens_keep_their_constant_mode():
-    """Their row sums always agree, so the constant vector is an eigenvector, and at 2 its mode would stay zero."""
-    tokens = 0.5 * torch.randn(16, 1, 2, 8, generator=torch.Generator().manual_seed(0))
-    a = self_gaussian_kernel(tokens)
-    error = relative_error(newton_inverse(a, ridge=0.0, start="guarded_image"), torch.linalg.inv(a.double()))
-    assert (error <= 16 * torch.linalg.cond(a.double()).flatten() * UNIT_ROUNDOFF).all()
-
-
 @pytest.mark.parametrize(("start", "ridge"), STARTS)
 @pytest.mark.parametrize(("gradient", "iters"), [("closed_form", 40), ("unrolled", 3), ("unrolled", 12)])
 def test_newton_gradient(start, ridge, gradient, iters):
@@ -139,29 +126,6 @@ def test_newton_gradient(start, ridge, gradient, iters):
         return newton_inverse(self_gaussian_kernel(tokens), iters, ridge, start, gradient)
 
     torch.autograd.gradcheck(inverse, (tokens,))
-
-
-def test_closed_form_gradient_is_not_the_true_one_before_convergence():
-    a = kernel(0.05, 1).requires_grad_()
-    gradients = [
-        torch.autograd.grad(newton_inverse(a, gradient=gradient).sum(), a)[0]
-        for gradient in ("closed_form", "unrolled")
-    ]
-    assert relative_error(*gradients).item() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda a: newton_inverse(a, start="zero"), "zero"),
-        (lambda a: newton_inverse(a, gradient="none"), "none"),
-        (lambda a: cholesky_solve(a, a, ridge=0), "ridge"),
-        (lambda a: eigh_inverse(a, iters=3), "alpha"),
-    ],
-)
-def test_bad_options(call, named):
-    with pytest.raises(ValueError, match=named):
-        call(torch.eye(3))
 
 
 @pytest.mark.parametrize("start", ["rowsum", "guarded_image"])
@@ -176,7 +140,15 @@ def test_no_ridge_makes_the_iteration_diverge(start, ridge, spread):
 
 @pytest.mark.parametrize(
     "groups",
-    [((2, 0.5), (1, 0)), ((3, 0.2), (2, 0.1), (1, 0)), ((2, 0.5),) * 2, ((4, 0.05),), ((1, 0),), ((1, 0),) * 9],
+    [
+        ((2, 0.5),),
+        ((2, 0.5), (1, 0)),
+        ((3, 0.2), (2, 0.1), (1, 0)),
+        ((2, 0.5),) * 2,
+        ((4, 0.05),),
+        ((1, 0),),
+        ((1, 0),) * 9,
+    ],
 )
 def test_groups_of_equal_tokens_far_from_the_rest_keep_their_mode(groups):
     """Each group's row sums agree, so its constant vector is an eigenvector: with the largest sum, it is at 2."""
@@ -193,62 +165,17 @@ def test_the_released_start_loses_a_mode_at_two():
     assert not newton_inverse(a[:, :1, :1], 20, 0.0, "guarded_batch").any()
 
 
-def all_steps(p: torch.Tensor, v: torch.Tensor, iters: int) -> torch.Tensor:
-    for _ in range(iters):
-        v = torch.baddbmm(v, v, torch.bmm(p, v), beta=2, alpha=-1)
-    return v
-
-
-@pytest.fixture
-def products(monkeypatch):
-    """A list that gets an entry in each step of the iteration."""
-    made, bmm = [], torch.bmm
-
-    def counted(*args, **kwargs):
-        made.append(args)
-        return bmm(*args, **kwargs)
-
-    monkeypatch.setattr(torch, "bmm", counted)
-    return made
-
-
-@pytest.mark.parametrize(("spread", "steps"), [(1.0, 8), (0.4, 14), (0.05, 20), (0.0, 20)])
+@pytest.mark.parametrize("spread", [1.0, 0.4, 0.05, 0.0, torch.tensor([1.0, 0.05, math.nan])[:, None, None]], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_converged_iteration_ends_with_the_same_result(spread, steps, dtype, products):
-    tokens = spread * torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    a = self_gaussian_kernel(tokens)
-    p = add_ridge(a, 0.01)
-    start = newton_step_size(a, 0.01, "rowsum") * p
+def test_a_converged_iteration_ends_with_the_same_result(spread, dtype):
+    """It ends when the last of its matrices has converged; with gradients and for NaN, it takes all steps."""
+    tokens = (spread * torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0))).to(dtype)
+    p = add_ridge(self_gaussian_kernel(tokens), 0.01)
+    start = newton_step_size(p, 0.0, "rowsum") * p
     with torch.no_grad():
         ended = newton_iterate(p, start, 20)
-    taken = len(products)
-    whole = all_steps(p, start, 20)
-    assert taken <= steps if steps < 20 else taken == 20
-    if taken == 20:
-        assert torch.equal(ended, whole)
-    # Each of up to 20 more steps rounds again, by less than sums of 25 terms do.
-    assert (ended - whole).norm() <= 25 * torch.finfo(dtype).eps * whole.norm()
-
-
-def test_all_matrices_iterate_until_the_last_converges(products):
-    tokens = torch.randn(3, 25, 16, generator=torch.Generator().manual_seed(0))
-    a = self_gaussian_kernel(tokens * torch.tensor([1.0, 0.05, 1.0])[:, None, None])
-    with torch.no_grad():
-        newton_iterate(a, newton_step_size(a, 0.0, "rowsum") * a, 20)
-    assert len(products) == 20
-
-
-def test_all_steps_are_taken_for_nan_and_with_gradients_or_modes(products):
-    a = self_gaussian_kernel(torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)))
-    start = newton_step_size(a, 0.0, "rowsum") * a
-    with torch.no_grad():
-        newton_iterate(a, start, 20)
-        assert len(products) < 20
-        products.clear()
-        assert newton_iterate(a * float("nan"), start, 20).isnan().all()
-        assert len(products) == 20
-    for mode in (FlopCounterMode(display=False), torch.enable_grad()):
-        products.clear()
-        with torch.no_grad(), mode:
-            newton_iterate(a, start, 20)
-        assert len(products) == 20
+    whole = newton_iterate(p, start.requires_grad_(), 20).detach()
+    for one, other in zip(ended, whole, strict=True):
+        # Each of up to 20 more steps rounds again, by less than sums of 25 terms do.
+        bound = 25 * torch.finfo(dtype).eps * other.norm()
+        assert (one.isnan() & other.isnan()).all() if bound.isnan() else (one - other).norm() <= bound

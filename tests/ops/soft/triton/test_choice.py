@@ -10,10 +10,8 @@ from soft_vit.ops import soft_attention
 from soft_vit.ops.soft.triton import support
 
 
-def tensors(
-    d: int = 8, m: int = 3, n: int = 9, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> list[torch.Tensor]:
-    return [torch.ones(1, 2, rows, d, dtype=dtype, device=device) for rows in (n, m, n)]
+def tensors(d: int = 8, n: int = 9, **options) -> list[torch.Tensor]:
+    return [torch.ones(1, 2, rows, d, **options) for rows in (n, 3, n)]
 
 
 def test_cpu_is_eager():
@@ -48,13 +46,13 @@ def test_cases_without_a_fused_form(inputs, options, value, with_kernels):
     assert soft_attention(*inputs, **options).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["bottleneck", "v", "residual"])
-def test_shapes_that_do_not_fit_reach_no_kernel(name, with_kernels):
+@pytest.mark.parametrize("index", [1, 2, 3])
+def test_shapes_that_do_not_fit_reach_no_kernel(index, with_kernels):
     """A kernel would read beyond their memory."""
-    arguments = dict(zip(("q", "bottleneck", "v", "residual"), (*tensors(), tensors()[2]), strict=True))
-    arguments[name] = arguments[name][:, :1]
+    arguments = [*tensors(), tensors()[2]]
+    arguments[index] = arguments[index][:, :1]
     with pytest.raises(ValueError, match="bottleneck"):
-        soft_attention(**arguments, backend="triton")
+        soft_attention(*arguments[:3], residual=arguments[3], backend="triton")
 
 
 @pytest.mark.parametrize("inverse", ["newton", "cholesky"])
@@ -67,9 +65,9 @@ def test_gpu_is_fused(monkeypatch, inverse):
         assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
 
 
-def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
-    """Pretend that there is one GPU, and clear the cache of its check."""
-    properties = SimpleNamespace(major=capability[0], minor=capability[1], shared_memory_per_block_optin=shared_memory)
+def a_gpu(monkeypatch, major=9, minor=0, shared_memory=227):
+    """Pretend that there is one GPU with so many KiB of shared memory, and clear the cache of its check."""
+    properties = SimpleNamespace(major=major, minor=minor, shared_memory_per_block_optin=shared_memory << 10)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
@@ -78,19 +76,14 @@ def a_gpu(monkeypatch, capability=(9, 0), shared_memory=227 << 10):
 
 
 @pytest.mark.parametrize(
-    ("capability", "shared_memory", "d", "message"),
-    [
-        ((7, 5), 64 << 10, 32, "7.5"),
-        ((8, 9), 99 << 10, 64, "160 KiB"),
-        ((8, 9), 99 << 10, 32, None),
-        ((9, 0), 227 << 10, 128, None),
-    ],
+    ("gpu", "wide", "message"),
+    [((7, 5, 64), False, "7.5"), ((8, 9, 99), True, "160 KiB"), ((8, 9, 99), False, None), ((9, 0), True, None)],
 )
-def test_weak_gpus_are_left_to_eager(monkeypatch, capability, shared_memory, d, message):
-    a_gpu(monkeypatch, capability, shared_memory)
+def test_weak_gpus_are_left_to_eager(monkeypatch, gpu, wide, message):
+    a_gpu(monkeypatch, *gpu)
     monkeypatch.setenv("CC", "cc")
     monkeypatch.setenv("CPATH", "include")
-    reason = support.gpu_unavailable_reason(wide_heads=d > 32)
+    reason = support.gpu_unavailable_reason(wide_heads=wide)
     assert (reason is None) if message is None else message in reason
 
 

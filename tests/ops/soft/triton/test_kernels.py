@@ -65,7 +65,8 @@ def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x:
     """
     bits = tensors["v"].dtype
     tensors = {name: cast(x.detach()).requires_grad_() for name, x in tensors.items()}
-    out = function(**tensors, **variant)
+    # Changed in place, as results may be.
+    out = function(**tensors, **variant).add_(0)
     target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(bits).to(out)
     gradients = torch.autograd.grad(out, list(tensors.values()), target)
     return {"x": out.detach(), **dict(zip((f"d{name}" for name in tensors), gradients, strict=True))}
@@ -75,8 +76,16 @@ def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
     return float((actual.double() - exact).norm() / exact.norm())
 
 
+def strides(x: torch.Tensor) -> list[int]:
+    """Of the dimensions that have one."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
 def check(tensors: dict, variant: dict) -> None:
-    """At most twice the error of eager in the same dtype, both against float64, or 16 roundings of the products."""
+    """At most twice the error of eager in the same dtype, both against float64, or 16 roundings of the products.
+
+    Results are laid out like inputs.
+    """
     fused = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="triton"))
     eager = outputs_and_gradients(soft_attention, tensors, dict(variant, backend="eager"))
     exact = outputs_and_gradients(reference, tensors, variant, torch.Tensor.double)
@@ -86,46 +95,34 @@ def check(tensors: dict, variant: dict) -> None:
     for name, value in exact.items():
         assert fused[name].dtype == eager[name].dtype, name
         assert fused[name].shape == eager[name].shape, name
+        # The gradient of the residual is that of the result.
+        if name != "dresidual":
+            like = tensors["v" if name == "x" else name.removeprefix("d")]
+            assert strides(fused[name]) == strides(torch.empty_like(like)), name
         fused_error, eager_error = relative_error(fused[name], value), relative_error(eager[name], value)
         assert fused_error <= 2 * eager_error + 16 * rounding, f"{name}: {fused_error:.1e}, eager {eager_error:.1e}"
 
 
+# Each kernel and each branch once.
 SMALL = [
     (dict(n=63, m=6, d=16, heads=2), ROWSUM),
-    (dict(n=63, m=6, d=16, heads=2, layout="thirds"), CHOLESKY),
-    (dict(n=63, m=6, d=16, heads=2, layout="heads"), dict(CHOLESKY, normalize=True)),
-    (dict(n=63, m=6, d=16, residual=True), dict(ROWSUM, normalize=True)),
-    (dict(n=130, m=1, d=32), dict(GUARDED, normalize=True)),
-    (dict(n=5, m=2, d=8, dv=7), GUARDED),
-    (dict(n=1, m=1, d=1), ROWSUM),
+    (dict(n=63, m=6, d=16, layout="thirds"), CHOLESKY),
+    (dict(n=5, m=2, d=8, dv=7, layout="heads"), GUARDED),
     (dict(n=63, m=20, d=20, dv=33, residual=True, layout="tokens"), dict(CHOLESKY, normalize=True)),
     (dict(n=130, m=49, d=32, dtype=BF16, residual=True), ROWSUM),
     (dict(n=65, m=6, d=32, dtype=BF16, bottleneck_dtype=FP32), dict(GUARDED, normalize=True)),
-    (dict(n=65, m=6, d=32, heads=2, dtype=BF16, layout="tokens"), dict(CHOLESKY, normalize=True)),
-    (dict(n=65, m=9, d=32, dtype=FP16, residual=True), ROWSUM),
-    (dict(n=65, m=9, d=16, dtype=FP16, bottleneck_dtype=FP32), CHOLESKY),
-    (dict(n=65, m=9, d=64), dict(ROWSUM, normalize=True)),
-    (dict(n=66, m=50, d=16), dict(GUARDED, normalize=True)),
-    (dict(n=33, m=6, d=16, heads=3), dict(ROWSUM, newton_iters=3)),
-    (dict(n=33, m=6, d=16, batch=3), dict(ROWSUM, newton_iters=0)),
     (dict(n=33, m=16, d=16, batch=2, heads=2, layout="tokens"), dict(GUARDED, normalize=True, newton_iters=5)),
     (dict(n=66, m=70, d=16), dict(GUARDED, normalize=True)),
     (dict(n=66, m=70, d=16, dtype=BF16), dict(CHOLESKY, normalize=True)),
-    (dict(n=520, m=4, d=16), ROWSUM),
+    (dict(n=520, m=4, d=16), dict(ROWSUM, newton_iters=3)),
     # Wide heads have narrower blocks of bottleneck tokens than the part between them.
     (dict(n=33, m=40, d=72, dv=16, dtype=BF16), dict(ROWSUM, normalize=True)),
     # A flat kernel with an exact inverse: the gradient of the bottleneck tokens is a difference of large sums.
     (dict(n=65, m=25, d=32, dtype=FP16, bottleneck_dtype=FP32, spread=0.03), CHOLESKY),
-    # The inverse of tokens on a line amplifies the rounding of sums most.
-    (dict(n=1, m=49, d=1, dtype=BF16, spread=0.3), CHOLESKY),
     # Tokens close together and away from zero: the gradient is a small difference of products and sums.
     (dict(n=2, m=1, d=16, dtype=FP16, bottleneck_dtype=FP32, spread=0.01, offset=1.0), dict(GUARDED, normalize=True)),
 ]
 VARIANTS = (ROWSUM, dict(GUARDED, normalize=True), dict(CHOLESKY, normalize=True))
-FLAT = [
-    (dict(n=65, m=25, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), CHOLESKY),
-    (dict(n=65, m=49, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.05), CHOLESKY),
-]
 # Every size with every dtype and every variant, layouts and fp32 bottleneck tokens in turn.
 LARGE = [
     (
@@ -134,9 +131,17 @@ LARGE = [
         VARIANTS[(i + j) % 3],
     )
     for (i, (n, m, d)), (j, dtype) in itertools.product(
-        enumerate(((785, 49, 32), (3136, 50, 64), (785, 196, 32), (500, 100, 128), (784, 16, 16))),
+        enumerate(((785, 49, 32), (3136, 50, 64), (785, 196, 32), (500, 100, 128), (784, 16, 16), (65, 9, 64))),
         enumerate((FP32, BF16, FP16)),
     )
+] + [
+    (dict(n=1, m=1, d=1), ROWSUM),
+    (dict(n=130, m=1, d=32), dict(GUARDED, normalize=True)),
+    (dict(n=33, m=6, d=16, batch=3), dict(ROWSUM, newton_iters=0)),
+    # The inverse of tokens on a line amplifies the rounding of sums most.
+    (dict(n=1, m=49, d=1, dtype=BF16, spread=0.3), CHOLESKY),
+    (dict(n=65, m=25, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.1), CHOLESKY),
+    (dict(n=65, m=49, d=32, dtype=BF16, bottleneck_dtype=FP32, spread=0.05), CHOLESKY),
 ]
 
 
@@ -148,15 +153,22 @@ def name_of(value: object) -> str | None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
-    ("sizes", "variant"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in FLAT + LARGE)], ids=name_of
+    ("sizes", "variant"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in LARGE)], ids=name_of
 )
 def test_error(device, sizes, variant):
     check(inputs(device, **sizes), variant)
 
 
-@pytest.mark.parametrize("dtype", [FP16, *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (FP32, BF16))])
-@pytest.mark.parametrize("variant", [ROWSUM, dict(GUARDED, normalize=True), CHOLESKY], ids=name_of)
-@pytest.mark.parametrize("value", [0.0, 1.0, 1e4], ids=["zeros", "equal tokens", "magnitude 1e4"])
+@pytest.mark.parametrize(
+    ("dtype", "variant", "value"),
+    [
+        pytest.param(*case, marks=() if case[0] == FP16 and i % 4 == 0 else pytest.mark.slow)
+        for i, case in enumerate(
+            itertools.product((FP16, FP32, BF16), (ROWSUM, dict(GUARDED, normalize=True), CHOLESKY), (0.0, 1.0, 1e4))
+        )
+    ],
+    ids=name_of,
+)
 def test_hard_inputs_stay_finite(device, dtype, variant, value):
     tensors = inputs(device, n=33, m=5, d=16, dtype=dtype)
     token = torch.randn(16, generator=torch.Generator().manual_seed(2)).to(device)
@@ -188,18 +200,6 @@ def test_a_kernel_without_a_factor_gives_nan(device, backend, m):
     with torch.no_grad():
         tensors["bottleneck"].mul_(0.1).add_(1e3)
     assert soft_attention(**tensors, inverse="cholesky", backend=backend).isnan().all()
-
-
-@pytest.mark.parametrize("layout", ["maps", "tokens", "heads"])
-def test_results_are_laid_out_like_inputs_and_can_be_changed_in_place(device, layout):
-    tensors = inputs(device, n=17, m=5, d=16, batch=2, heads=2, layout=layout)
-    x = soft_attention(**tensors, newton_iters=2, backend="triton")
-    assert x.stride() == tensors["v"].stride()
-    x += 1
-    gradients = torch.autograd.grad(x.sum(), tuple(tensors.values()))
-    for name, gradient in zip(tensors, gradients, strict=True):
-        assert gradient.stride() == tensors[name].stride(), name
-        assert gradient.isfinite().all(), name
 
 
 def test_image_does_not_depend_on_its_batch(device, monkeypatch):

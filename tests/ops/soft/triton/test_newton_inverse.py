@@ -11,8 +11,8 @@ GUARDED = dict(start="guarded_image", ridge=0.0)
 
 
 def bottleneck(m: int, spread: float = 0.3) -> torch.Tensor:
-    """Bottleneck tokens of two images of two heads; spread 0.02 makes flat kernels, 0 equal tokens."""
-    return torch.randn(2, 2, m, 16, generator=torch.Generator().manual_seed(m)) * spread
+    """Bottleneck tokens of two heads; spread 0.02 makes flat kernels, 0 equal tokens."""
+    return torch.randn(1, 2, m, 16, generator=torch.Generator().manual_seed(m)) * spread
 
 
 def on_chip(tokens: torch.Tensor, iters: int = 20, ridge: float = 0.01, start: str = "rowsum") -> torch.Tensor:
@@ -26,26 +26,26 @@ def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
     return float((actual.double() - exact).norm() / exact.norm())
 
 
-CASES = [
-    (dict(m=1), ROWSUM),
+QUICK = [
     (dict(m=1), GUARDED),
-    (dict(m=3), ROWSUM),
-    (dict(m=16), GUARDED),
     (dict(m=31), ROWSUM),
-    (dict(m=49), ROWSUM),
-    (dict(m=49), GUARDED),
     (dict(m=49, spread=0.02), ROWSUM),
-    (dict(m=49, spread=0.02), GUARDED),
-    (dict(m=64, spread=1.0), ROWSUM),
     (dict(m=64, spread=0.1), GUARDED),
     (dict(m=9, spread=0.0), ROWSUM),
     (dict(m=9), dict(ROWSUM, iters=0)),
     (dict(m=9), dict(GUARDED, iters=3)),
 ]
+MORE = [
+    (dict(m=m, spread=spread), start)
+    for m, spread in ((1, 0.3), (3, 0.3), (16, 0.3), (49, 0.3), (49, 0.02), (64, 1.0))
+    for start in (ROWSUM, GUARDED)
+]
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(("sizes", "variant"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "variant"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)], ids=str
+)
 def test_error(device, sizes, variant):
     """At most twice the error of eager, both against float64, or 16 roundings of the products."""
     tokens = bottleneck(**sizes).to(device)
@@ -65,11 +65,11 @@ def test_a_pair_far_from_all_others_keeps_its_mode(device, m):
 
 def test_ends_where_the_iteration_has_converged(device):
     """Further steps would go on rounding."""
-    tokens = bottleneck(33, spread=0.5).to(device)
+    tokens = bottleneck(33, spread=0.5).to(device)[:, :1]
     assert torch.equal(*(on_chip(tokens, iters) for iters in (20, 41)))
 
 
-@pytest.mark.parametrize("m", [9, 33])
+@pytest.mark.parametrize("m", [9, pytest.param(33, marks=pytest.mark.slow)])
 def test_not_a_number_stays_in_its_problem(device, m):
     tokens = bottleneck(m).to(device)
     expected = on_chip(tokens)
