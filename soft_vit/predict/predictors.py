@@ -172,9 +172,12 @@ class ConfigPredictor:
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
         """Return the result of each RGB image, of any size."""
-        batch = self.collate([self.prepare(image) for image in images])
-        samples = self.model.test_step(batch)
-        return [result_of(sample, self.names, self.score_thr, self.topk) for sample in samples]
+        prepared = [self.prepare(image) for image in images]
+        # In a batch of several sizes, padding would change what attention sees of an image.
+        equal = len({sample["inputs"].shape for sample in prepared}) == 1
+        batches = [prepared] if equal else [[sample] for sample in prepared]
+        found = [sample for batch in batches for sample in self.model.test_step(self.collate(batch))]
+        return [result_of(sample, self.names, self.score_thr, self.topk) for sample in found]
 
     def _load(self, content: dict[str, Any], source: str | Path, img_size: int | None) -> list[str]:
         """Load weights that must all fit; return a sentence for each change of them."""
