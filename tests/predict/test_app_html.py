@@ -22,27 +22,20 @@ def look_of(*layers: LayerLook) -> Look:
     return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (64, 96), [], list(layers), list(layers))
 
 
-def pictures(text: str) -> list[str]:
-    return re.findall(r"src='(data:image/png;base64,[^']+)'", text)
-
-
 def test_maps_show_each_head_and_follow_the_place():
     torch.manual_seed(0)
     look = look_of(layer_of(torch.rand(2, 7, 7)))
     first, second = (app_html.maps_html(look, PICTURE, place) for place in ((0.1, 0.1), (0.9, 0.9)))
     assert re.findall(r"<figcaption>([\w ]+) <small>", first) == ["mean", "head 1", "head 2"]
     assert "Stage 2, layer 1: soft" in first
-    assert len(set(pictures(first) + pictures(second))) == 6
+    assert len(set(re.findall(r"src='(data:image/png;base64,[^']+)'", first + second))) == 6
 
 
-def test_an_attention_without_a_matrix():
+def test_an_attention_without_a_matrix_and_a_dead_one():
     look = look_of(layer_of(None))
     assert "not linear in its values" in app_html.maps_html(look, PICTURE, (0, 0))
     assert "<figure" not in app_html.spectra_html(look)
-
-
-def test_shares_name_what_is_dead():
-    text = app_html.shares_html(look_of(layer_of(None)))
+    text = app_html.shares_html(look)
     assert "2.1 soft" in text
     assert "0.05 % (dead), 98 %" in text
 
@@ -54,9 +47,7 @@ def test_spectra(matrix, needed):
     points = np.array([pair.split(",") for pair in re.search(r"points='([^']+)'", text)[1].split()], dtype=float)
     expected = points[:, 0] if needed[0] == "9" else 100 * (points[:, 0] > 0)
     np.testing.assert_allclose(100 - points[:, 1], expected, atol=0.1)
-
-
-def test_large_matrices_are_left_to_the_tool():
+    # A larger matrix is left to the tool.
     text = app_html.spectra_html(look_of(layer_of(torch.zeros(1, 1025, 1))))
     assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
 

@@ -46,16 +46,14 @@ def test_the_right_tile_attends_to_the_cue(trained):
     assert cell[:, 8:].min() > 150
 
 
-@pytest.mark.parametrize("depth", ["first", "last"])
-def test_rows_are_those_of_the_tool(trained, depth):
-    picture = picture_of()
-    found = look(trained, picture, depth)
-    image = trained.transform(picture)
-    for stage, layer in enumerate(found.shown, 1):
-        assert (layer.stage, layer.layer) == (stage, 1 if depth == "first" else (1, 1, 2, 1)[stage - 1])
-        expected = attention_row(trained.model, image, stage, layer.cell(PLACE), layer.layer - 1)
+@pytest.mark.parametrize(("depth", "layers"), [("first", [1, 1, 1, 1]), ("last", [1, 1, 2, 1])])
+def test_rows_are_those_of_the_tool(trained, depth, layers):
+    found, image = look(trained, picture_of(), depth), trained.transform(picture_of())
+    assert [(layer.stage, layer.layer) for layer in found.shown] == list(enumerate(layers, 1))
+    for layer in found.shown:
+        expected = attention_row(trained.model, image, layer.stage, layer.cell(PLACE), layer.layer - 1)
         np.testing.assert_allclose(layer.row(PLACE), expected.weights, rtol=1e-4, atol=1e-7)
-    (whole,) = trained([picture])
+    (whole,) = trained([picture_of()])
     np.testing.assert_allclose(found.prediction.scores, whole.scores, rtol=1e-5)
     assert not any("attend" in vars(module) for module in trained.model.modules())
 
@@ -71,22 +69,19 @@ def test_rows_are_those_of_the_tool(trained, depth):
     ],
 )
 def test_every_form_of_model(name, stages, kinds):
-    torch.manual_seed(0)
     found = look(TimmPredictor(name, pretrained=False, img_size=64), picture_of(), "middle")
     assert len(found.shown) == stages
     assert {layer.probe.attention for layer in found.layers} == kinds
     for layer in found.shown:
         assert layer.probe.share > 0
-        if kinds == {"ttt"}:
-            assert layer.matrix is None
-        else:
-            assert layer.row(PLACE).shape[1:] == layer.key_size
+        # Test-time training is not linear in its values.
+        assert layer.matrix is None if kinds == {"ttt"} else layer.row(PLACE).shape[1:] == layer.key_size
 
 
 def test_random_weights_are_reproducible_and_keep_the_global_generator():
     before = torch.random.get_rng_state()
-    first, second = (load_choice(Choice("soft_pico")).model.state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    first, second = (load_choice(Choice("soft_pico")).model.head.weight for _ in range(2))
+    assert torch.equal(first, second)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -98,39 +93,33 @@ def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
         "soft_pico.shapes",
         "soft_plus_pico.tiles",
     ]
+    assert {"soft_huge, random weights", "mlla_tiny, random weights"} < before.keys()
     entry = ENTRIES["soft_tiny.fudan_in1k"]
     (tmp_path / entry.file).touch()
     assert [title for title in available() if title not in before] == [entry.name]
     assert next(iter(available("my.pth", "soft_tiny").values())) == Choice("soft_tiny", checkpoint="my.pth")
-    assert {"soft_huge, random weights", "mlla_tiny, random weights"} < before.keys()
 
 
 def test_the_middle_square_of_a_picture():
     image = picture_of(90, 60)
     assert open_picture(encoded(image)).tobytes() == image.crop((15, 0, 75, 60)).tobytes()
-    assert open_picture(encoded(Image.new("L", (1000, 2000)))).size == (768, 768)
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "size", "said"),
     [
-        (b"hello", "not an image of a known format"),
-        (encoded(picture_of())[:5000], "truncated"),
-        (encoded(Image.new("1", (10_000, 10_000))), "10000 x 10000 pixels, more than 64 million"),
-        (b"", "not an image"),
+        (encoded(picture_of())[:5000], 0, "truncated"),
+        (encoded(Image.new("1", (10_000, 10_000))), 0, "10000 x 10000 pixels, more than 64 million"),
+        (b"", 0, "not an image of a known format"),
+        (b"", 31 << 20, "more than 30 MB"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_other_files_are_refused_in_a_sentence(data, said):
+def test_other_files_are_refused_in_a_sentence(data, size, said):
     with pytest.raises(BadImage, match=rf"cannot be read as an image \(.*{said}.*\); give another\.$"):
-        open_picture(data)
-
-
-def test_a_file_that_was_not_sent():
-    with pytest.raises(BadImage, match="more than 30 MB"):
-        open_picture(b"", 31 << 20)
+        open_picture(data, size)
 
 
 def test_a_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="attention"):
-        look(TimmPredictor("resnet10t", pretrained=False), picture_of())
+        look(TimmPredictor("test_resnet", pretrained=False), picture_of())

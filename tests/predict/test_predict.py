@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from soft_vit.predict import ClassMap, RankedClasses, predict_files
+from soft_vit.predict import ClassMap, Outcome, RankedClasses, predict_files
 from soft_vit.predict.results import Result
 
 
@@ -29,14 +29,6 @@ class Brightness:
         return [RankedClasses([0], ["bright"], [float(np.asarray(image).mean()) / 255]) for image in images]
 
 
-def ctrl_c() -> None:
-    raise KeyboardInterrupt
-
-
-def no_memory() -> None:
-    raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
-
 @pytest.fixture
 def photos(tmp_path) -> Path:
     """Seven images in three folders, four of them called a.png."""
@@ -52,15 +44,12 @@ def read(out: Path) -> dict:
     return json.loads((out / "predictions.json").read_text())
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size):
+def test_every_image_has_its_own_result_and_drawing(photos, tmp_path):
     out, model = tmp_path / "out", Brightness()
-    outcome = predict_files([photos], lambda: model, out, batch_size=batch_size, source={"model": "b"})
-    assert (outcome.total, outcome.exit_code) == (7, 0)
-    assert max(model.batches) == min(batch_size, 7)
+    outcome = predict_files([photos], lambda: model, out, batch_size=3, source={"model": "b"})
+    assert (outcome.total, outcome.exit_code, model.batches) == (7, 0, [3, 3, 1])
     found = read(out)
-    assert len(found["images"]) == 7
-    assert (found["task"], found["model"], found["failed"]) == ("classification", "b", [])
+    assert (len(found["images"]), found["task"], found["model"], found["failed"]) == (7, "classification", "b", [])
     assert len({entry["drawing"] for entry in found["images"]}) == 7
     for entry in found["images"]:
         with Image.open(entry["image"]) as image:
@@ -71,45 +60,46 @@ def test_every_image_has_its_own_result_and_drawing(photos, tmp_path, batch_size
     assert {"x/a.png", "y/z/a.png", "c.gif.png", "y/d.bmp.png", "b.jpg"} <= {e["drawing"] for e in found["images"]}
 
 
-def test_goes_on_past_unreadable_files(photos, tmp_path):
-    (photos / "b.jpg").write_bytes(b"no image")
-    (photos / "y/a.png").write_bytes((photos / "a.png").read_bytes()[:40])
-    outcome = predict_files([photos], Brightness, tmp_path / "out", batch_size=2)
-    assert outcome.exit_code == 0
-    found = read(tmp_path / "out")
-    assert len(found["images"]) == 5
-    assert [Path(entry["image"]).name for entry in found["failed"]] == ["b.jpg", "a.png"]
-    text = str(outcome)
-    assert text.startswith("5 of 7 images predicted.\n2 failed:\n")
-    assert f"{photos / 'b.jpg'}: not an image of a known format" in text
-
-
 class Wide(Brightness):
-    """Refuses a batch with an image of fewer than 23 columns."""
+    """Refuses a batch with an image of fewer than 22 columns."""
 
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        if any(image.width < 23 for image in images):
+        if any(image.width < 22 for image in images):
             raise ValueError("The image is too small.")
         return super().__call__(images)
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
-def test_goes_on_past_images_that_the_model_refuses(photos, tmp_path, batch_size):
+def test_goes_on_past_unreadable_files_and_images_that_the_model_refuses(photos, tmp_path, batch_size):
+    (photos / "b.jpg").write_bytes(b"no image")
+    (photos / "y/a.png").write_bytes((photos / "a.png").read_bytes()[:40])
     outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
-    assert [Path(entry["image"]).name for entry in read(tmp_path / "out")["failed"]] == ["a.png", "b.jpg", "c.gif"]
-    assert f"{photos / 'a.png'}: the model raised ValueError: The image is too small" in str(outcome)
+    found, text = read(tmp_path / "out"), str(outcome)
+    assert outcome.exit_code == 0
+    assert len(found["images"]) == 4
+    assert [Path(entry["image"]) for entry in found["failed"]] == [
+        photos / name for name in ("a.png", "b.jpg", "y/a.png")
+    ]
+    assert text.startswith("4 of 7 images predicted.\n3 failed:\n")
+    assert f"{photos / 'a.png'}: the model raised ValueError: The image is too small" in text
+    assert f"{photos / 'b.jpg'}: not an image of a known format" in text
 
 
-def test_results_survive_an_interruption(photos, tmp_path):
-    outcome = predict_files([photos], lambda: Brightness(4, ctrl_c), tmp_path / "out", batch_size=2)
-    assert outcome.exit_code == 130
-    assert len(read(tmp_path / "out")["images"]) == 4
-    assert str(outcome).startswith("Interrupted: 4 of 7 images predicted.")
+@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, None), (torch.cuda.OutOfMemoryError, "2 images")])
+def test_results_survive_an_interruption_and_an_error(photos, tmp_path, error, expected):
+    def stop() -> None:
+        raise error
 
+    def run() -> Outcome:
+        return predict_files([photos], lambda: Brightness(4, stop), tmp_path / "out", batch_size=2)
 
-def test_results_survive_an_error(photos, tmp_path):
-    with pytest.raises(ValueError, match="2 images"):
-        predict_files([photos], lambda: Brightness(4, no_memory), tmp_path / "out", batch_size=2)
+    if expected:
+        with pytest.raises(ValueError, match=expected):
+            run()
+    else:
+        outcome = run()
+        assert outcome.exit_code == 130
+        assert str(outcome).startswith("Interrupted: 4 of 7 images predicted.")
     assert len(read(tmp_path / "out")["images"]) == 4
 
 
@@ -126,37 +116,32 @@ class Halves(Brightness):
     """Predicts class 0 for the upper half of the image, 1 for the lower one."""
 
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        rows = [np.arange(image.height)[:, None] >= image.height // 2 for image in images]
-        return [
-            ClassMap(np.broadcast_to(row, image.size[::-1]).astype(np.int64), ["up", "down"])
-            for row, image in zip(rows, images, strict=True)
-        ]
+        rows = [np.arange(image.height)[:, None].repeat(image.width, 1) >= image.height // 2 for image in images]
+        return [ClassMap(row.astype(np.int64), ["up", "down"]) for row in rows]
 
 
 @pytest.mark.parametrize("draw", [True, False])
 def test_map_of_classes_is_a_file(photos, tmp_path, draw):
-    predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw)
+    outcome = predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw)
     (entry,) = read(tmp_path / "out")["images"]
     assert entry["map"] == "b.jpg.classes.png"
     assert ("drawing" in entry) == draw
     assert np.asarray(Image.open(tmp_path / "out" / entry["map"])).mean() == 0.5
     assert [part["pixels"] for part in entry["predictions"]] == [21 * 15, 21 * 15]
+    assert str(outcome).startswith(" 50.0 %  up\n 50.0 %  down\n")
 
 
 def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
+    """And a link in the folder of the results is not followed."""
+    precious, out = tmp_path / "precious.png", tmp_path / "out"
+    precious.write_text("precious")
+    out.mkdir()
+    (out / "a.png").symlink_to(precious)
     model = Brightness()
     model.notes.append("The head is new.")
-    outcome = predict_files([photos / "x/a.png"], lambda: model, tmp_path / "out")
-    assert str(outcome) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {tmp_path / 'out'}"
+    outcome = predict_files([photos / "x/a.png"], lambda: model, out)
+    assert str(outcome) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {out}"
     # Neither text nor a progress bar by itself.
     assert capsys.readouterr() == ("", "")
-
-
-def test_link_in_the_folder_of_results_is_not_followed(photos, tmp_path):
-    precious = tmp_path / "precious.png"
-    precious.write_text("precious")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/a.png").symlink_to(precious)
-    predict_files([photos / "a.png"], Brightness, tmp_path / "out")
     assert precious.read_text() == "precious"
-    assert Image.open(tmp_path / "out/a.png").format == "PNG"
+    assert Image.open(out / "a.png").format == "PNG"

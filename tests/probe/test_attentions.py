@@ -9,11 +9,10 @@ from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.layers.attention.base import split_heads
-from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.options import add_ridge
-from soft_vit.probe.attentions import attentions, switched_off
+from soft_vit.probe.attentions import attentions, replaced_attend, switched_off
 from soft_vit.probe.health import probe, stage_means
 from soft_vit.probe.matrix import watch_attention
 
@@ -56,9 +55,8 @@ def test_share_with_a_local_branch():
     attn, x = make("soft").double(), torch.randn(2, 48, 32, dtype=torch.float64)
     with torch.no_grad():
         whole = attn(x, (6, 8))
-        attn.attend = lambda q, bottleneck, v, residual=None, mask=None: residual
-        local = attn(x, (6, 8))
-        del attn.attend
+        with replaced_attend(attn, lambda q, bottleneck, v, residual=None, mask=None: residual):
+            local = attn(x, (6, 8))
     found = probe(Alone(attn), x)["attn"]
     assert found.share == pytest.approx(float((whole - local).norm() / whole.norm()), rel=1e-6)
     assert found.rest == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
@@ -67,11 +65,9 @@ def test_share_with_a_local_branch():
 def test_each_matrix_is_visited_once():
     model, images, seen = timm.create_model("soft_pico", img_size=64).eval(), torch.randn(1, 3, 64, 64), {}
     names = list(attentions(model))[1:]
-    found = probe(
-        model, images, {name: partial(lambda n, _, m: seen.setdefault(n, []).append(m), name) for name in names}
-    )
+    visitors = {name: partial(lambda key, _, matrix: seen.setdefault(key, []).append(matrix), name) for name in names}
+    assert probe(model, images, visitors) == probe(model, images)
     assert {name: len(matrices) for name, matrices in seen.items()} == dict.fromkeys(names, 1)
-    assert found == probe(model, images)
     with watch_attention(model.get_submodule(names[0]), lambda matrix: seen.update(expected=matrix)), torch.no_grad():
         model(images)
     assert torch.equal(seen[names[0]][0], seen["expected"])
@@ -85,88 +81,49 @@ def test_share_of_kinds(kind, low, high):
     assert found.attention == kind
 
 
-def test_attentions_of_models():
-    assert list(attentions(timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1)))) == [
-        f"stages.{i}.blocks.0.attn" for i in range(4)
-    ]
-    for stages in ("stages", "layers"):
-        assert stage_means({f"{stages}.0.blocks.0.attn": 1.0, f"{stages}.0.blocks.1.attn": 3.0, "attn": 4.0}) == {
-            "attn": 4.0,
-            "stage1": 2.0,
-        }
+@pytest.mark.parametrize("stages", ["stages", "layers"])
+def test_means_of_stages(stages):
+    values = {f"{stages}.0.blocks.0.attn": 1.0, f"{stages}.0.blocks.1.attn": 3.0, "attn": 4.0}
+    assert stage_means(values) == {"attn": 4.0, "stage1": 2.0}
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])
-def test_residual_is_that_of_the_blocks(name):
-    """Each stage against eigenvalues of its kernels, in float64, after few steps so that something is left."""
-    model = timm.create_model(name, img_size=96, depths=(1, 2, 1, 1), newton_iters=4).double()
-    images = torch.randn(3, 3, 96, 96, dtype=torch.float64)
-    inputs: dict[str, list] = {}
-
-    def keep(stage: str):
-        return lambda module, args: inputs.setdefault(stage, []).append((module, *args))
-
-    handles = [
-        module.register_forward_pre_hook(keep(f"stage{int(path.split('.')[1]) + 1}"))
-        for path, module in model.named_modules()
-        if isinstance(module, SoftAttention)
-    ]
+@pytest.mark.parametrize("kind", ["soft", "soft_norm"])
+def test_residual_is_that_of_the_kernels(kind):
+    """By eigenvalues, in float64, after few steps so that something is left."""
+    attn, x = make(kind, newton_iters=4).double(), torch.randn(3, 48, 32, dtype=torch.float64)
     with torch.no_grad():
-        model.eval()(images)
-    for handle in handles:
-        handle.remove()
-    expected = {}
-    for stage, blocks in inputs.items():
-        rows = []
-        for attn, x, feat_size, _ in blocks:
-            q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
-            a = self_gaussian_kernel(attn.sample_bottleneck(split_heads(q, attn.num_heads), Layout(feat_size)))
-            ridge = attn.options.ridge
-            alpha = newton_step_size(a, ridge, attn.options.newton_start)[..., 0]
-            left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
-            rows.append(left.square().mean(-1).sqrt().mean())
-        expected[stage] = torch.stack(rows).mean().item()
-    assert list(expected) == ["stage1", "stage2", "stage3"]
-    residuals = {name: found.newton_residual for name, found in probe(model, images).items()}
-    assert residuals.pop("stages.3.blocks.0.attn") is None
-    result = stage_means(residuals)
-    assert result == pytest.approx(expected, rel=1e-9)
-    assert max(result.values()) > 1e-3
+        q = nn.functional.linear(x, attn.q.weight, attn.q.bias) / attn.head_dim**0.25
+        a = self_gaussian_kernel(attn.sample_bottleneck(split_heads(q, attn.num_heads), Layout((6, 8))))
+    ridge = attn.options.ridge
+    alpha = newton_step_size(a, ridge, attn.options.newton_start)[..., 0]
+    left = (1 - alpha * torch.linalg.eigvalsh(add_ridge(a, ridge)).square()) ** 2**4
+    expected = left.square().mean(-1).sqrt().mean().item()
+    assert probe(Alone(attn), x)["attn"].newton_residual == pytest.approx(expected, rel=1e-9)
+    assert expected > 1e-3
+    for other in (make(kind, inverse="cholesky"), make("linformer")):
+        assert probe(Alone(other), x.float())["attn"].newton_residual is None
 
 
 def test_measuring_leaves_the_model_as_it_was():
     model = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), sampling="random", drop_path_rate=0.5)
-    model.train()
     model.stages[0].eval()
-    modes = {name: module.training for name, module in model.named_modules()}
+    images = torch.randn(2, 3, 64, 64)
+    modes = [module.training for module in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    assert probe(model, torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
-    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert probe(model, images)
+    assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("name", "options"), [("soft_pico", {"inverse": "cholesky"}), ("linformer_pyramid_pico", {})])
-def test_no_iteration_has_no_residual(name, options):
-    model = timm.create_model(name, img_size=64, depths=(1, 1, 1, 1), **options)
-    assert all(found.newton_residual is None for found in probe(model, torch.zeros(1, 3, 64, 64)).values())
-
-
 def test_measuring_does_not_call_what_may_be_compiled():
     """A compiled form ignores hooks, or keeps them for ever."""
 
-    class Compiled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attn = SoftAttention(32, 1, feat_size=(4, 4), sr_ratio=2, newton_iters=2)
-
+    class Compiled(Alone):
         def __call__(self, *args: object) -> None:
             raise AssertionError("the compiled form")
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.attn(x, (4, 4))
-
-    assert list(probe(Compiled(), torch.randn(2, 16, 32))) == ["attn"]
+    assert list(probe(Compiled(make("soft")), torch.randn(2, 48, 32))) == ["attn"]

@@ -41,41 +41,30 @@ def test_inverse_is_counted():
     assert macs["cholesky"] / 1e9 == pytest.approx(1.9, abs=0.05)
 
 
-class Solve(nn.Module):
-    """Solves with the module's `[3, 1, 6, 6]` for `[3, 2, 6, 8]`, or for its transpose from the right."""
-
-    def __init__(self, solve: str) -> None:
-        super().__init__()
-        self.factor, self.solve = nn.Parameter(torch.eye(6).expand(3, 1, 6, 6).clone()), solve
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.solve == "cholesky_solve":
-            return torch.cholesky_solve(x, self.factor.expand(3, 2, 6, 6))
-        if self.solve == "right":
-            return torch.linalg.solve_triangular(self.factor, x.mT, upper=False, left=False)
-        y = torch.linalg.solve_triangular(self.factor, x, upper=False)
-        return torch.linalg.solve_triangular(self.factor.mT, y, upper=True)
+SOLVES = {
+    "cholesky_solve": (lambda factor, x: torch.cholesky_solve(x, factor.expand(3, 2, 6, 6)), 2),
+    "left": (lambda factor, x: torch.linalg.solve_triangular(factor, x, upper=False), 1),
+    "right": (lambda factor, x: torch.linalg.solve_triangular(factor, x.mT, upper=False, left=False), 1),
+}
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-@pytest.mark.parametrize(("solve", "triangles"), [("cholesky_solve", 2), ("left", 2), ("right", 1)])
-def test_solves_by_hand(solve, triangles, device):
+@pytest.mark.parametrize("name", SOLVES)
+def test_solves_by_hand(name, device):
     """A triangle of M x M has M^2 / 2 elements, each multiplied once for each of K columns."""
-    complexity = count_complexity(Solve(solve).to(device), (3, 2, 6, 8))
-    assert complexity.macs == triangles * (3 * 2) * 6 * 6 * 8 / 2
+    model, (solve, triangles) = nn.Bilinear(6, 6, 3, device=device), SOLVES[name]
+    with torch.no_grad():
+        model.weight[:] = torch.eye(6)
+    model.forward = lambda x: solve(model.weight[:, None], x)
+    assert count_complexity(model, (3, 2, 6, 8)).macs == triangles * (3 * 2) * 6 * 6 * 8 / 2
 
 
-def test_meta_and_real_counts_agree():
+def test_meta_and_real_counts_agree_and_make_a_table():
     real = count_complexity(timm.create_model("soft_pico", img_size=64), (1, 3, 64, 64))
-    meta = count_complexity(timm.create_model("soft_pico", img_size=64, device="meta"), (1, 3, 64, 64))
-    assert real == meta
+    assert real == count_complexity(timm.create_model("soft_pico", img_size=64, device="meta"), (1, 3, 64, 64))
     assert torch.is_grad_enabled()
-
-
-def test_table_lists_modules_and_their_sum():
-    complexity = count_complexity(timm.create_model("soft_pico", device="meta"))
-    table = complexity_table(complexity, depth=1)
+    table = complexity_table(real, depth=1)
     stages = next(line for line in table.splitlines() if "| stages |" in line)
-    assert float(stages.split("|")[-2]) == pytest.approx(complexity.macs / 1e9, rel=1e-2)
+    assert float(stages.split("|")[-2]) == pytest.approx(real.macs / 1e9, rel=5e-2)
     assert "stages.0" not in table
     assert table.splitlines()[-1].startswith("| **total** |")

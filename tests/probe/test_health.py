@@ -1,42 +1,25 @@
 """Health of attentions: rank, row sums, accuracy without a layer."""
 
-import math
-
 import pytest
 import timm
 import torch
 
 from soft_vit.probe.attentions import attentions, switched_off
-from soft_vit.probe.health import (
-    MIN_SHARE,
-    accuracy,
-    effective_rank,
-    health_table,
-    measure_accuracies,
-    measure_health,
-)
+from soft_vit.probe.health import accuracy, effective_rank, health_table, measure_accuracies, measure_health
 
 
 @pytest.mark.parametrize(("values", "rank"), [([1, 1, 1], 3), ([5, 0, 0], 1), ([0, 0, 0], 0), ([3, 1, 0], 4 / 3**0.75)])
 def test_effective_rank(values, rank):
-    torch.manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(n, 3, dtype=torch.float64)).Q for n in (7, 5))
     matrix = left * torch.tensor(values, dtype=torch.float64) @ right.T
     assert effective_rank(matrix).item() == pytest.approx(rank, rel=1e-6)
-    if rank == 4 / 3**0.75:
-        assert math.log(rank) == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("soft_plus_pico", dict(img_size=64, depths=(1, 1, 1, 1))),
-        ("linear_vit_tiny_patch16", dict(img_size=64, depth=2, embed_dim=48)),
-    ],
+    ("name", "options"), [("soft_plus_pico", {"depths": (1, 1, 1, 1)}), ("linear_vit_tiny_patch16", {"depth": 2})]
 )
 def test_health_of_models(name, options):
-    torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=3, **options).eval()
+    model = timm.create_model(name, num_classes=3, img_size=64, **options).eval()
     images = torch.randn(4, 3, 64, 64)
     health = measure_health(model, list(images[:2]))
     for layer in health.values():
@@ -55,7 +38,6 @@ def test_health_of_models(name, options):
 
 
 def test_dead_attentions_are_switched_off_together():
-    torch.manual_seed(0)
     model = timm.create_model("softmax_pyramid_pico", num_classes=100, img_size=64, depths=(1, 1, 1, 1)).eval()
     layers, images = attentions(model), torch.randn(16, 3, 64, 64)
     for attn in layers.values():
@@ -63,7 +45,7 @@ def test_dead_attentions_are_switched_off_together():
     health = measure_health(model, list(images[:1]))
     dead = list(layers)[:2]
     for name in dead:
-        health[name].share = MIN_SHARE / 2
+        health[name].share = 5e-4
     with switched_off(*map(layers.get, dead)):
         batches = [(images, model(images).argmax(-1))]
     found = measure_accuracies(model, batches, health)

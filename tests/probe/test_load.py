@@ -9,22 +9,18 @@ from soft_vit.weights import WeightsError
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_pico.shapes"])
-def test_recorded_weights(name):
+def test_recorded_weights_and_those_of_a_file(name, tmp_path):
     model, title = load_pyramid(name)
     assert title == "soft_pico.shapes, pretrained"
     assert not model.training
-    expected = timm.create_model("soft_pico.shapes", pretrained=True).state_dict()
-    torch.testing.assert_close(model.state_dict(), expected, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["soft_pico", "soft_pico.shapes"])
-def test_weights_of_a_file(name, tmp_path):
-    source = timm.create_model("soft_pico", img_size=64)
+    recorded = timm.create_model("soft_pico.shapes", pretrained=True)
+    torch.testing.assert_close(model.state_dict(), recorded.state_dict(), rtol=0, atol=0)
+    source = timm.create_model("soft_pico", img_size=64, num_classes=7).eval()
     torch.save(source.state_dict(), tmp_path / "epoch_5.pth")
     model, title = load_pyramid(name, (64, 64), checkpoint=tmp_path / "epoch_5.pth")
     assert title == "soft_pico, epoch_5.pth"
     x = torch.randn(1, 3, 64, 64)
-    torch.testing.assert_close(model.forward_features(x), source.eval().forward_features(x), rtol=0, atol=0)
+    torch.testing.assert_close(model.forward_features(x), source.forward_features(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("img_size", "expected"), [(None, (224, 224)), ((63, 100), (63, 100))], ids=str)
@@ -40,8 +36,7 @@ def test_random_weights_of_a_size(img_size, expected):
         ("soft_pico.none", {}, ValueError, "soft_pico.none"),
         ("soft_pico", {"checkpoint": "none.pth"}, FileNotFoundError, "no checkpoint none.pth"),
         ("soft_norm_pico", {}, WeightsError, "No pretrained weights exist for soft_norm_pico"),
-        ("soft_pico", {"device": "gpu"}, ValueError, "cpu.*'gpu'"),
-        ("soft_pico", {"device": "cuda:99"}, ValueError, "'cuda:99'"),
+        ("soft_pico", {"device": "cuda:99"}, ValueError, "cpu.*'cuda:99'"),
     ],
 )
 def test_mistake_is_one_sentence(name, options, error, message):

@@ -7,13 +7,7 @@ import pytest
 import timm
 import torch
 
-from soft_vit.probe.spectrum import (
-    Spectrum,
-    cumulative_singular_values,
-    measure_spectrum,
-    plot_spectrum,
-    spectrum_csv,
-)
+from soft_vit.probe.spectrum import Spectrum, cumulative_singular_values, measure_spectrum, plot_spectrum, spectrum_csv
 
 # Float32 singular values of matrices with at most 64 rows, relative to the largest: 64 roundings of 1.2e-7.
 TOLERANCE = 1e-5
@@ -67,34 +61,19 @@ def test_rank_of_an_approximation_shows():
         np.testing.assert_allclose(spectrum.cumulative[:, 3:], 1, atol=1e-4)
 
 
-def made_up() -> list[Spectrum]:
+def test_csv_and_picture_hold_every_curve(tmp_path):
     """Two stages, two layers in the second, the first with fewer heads."""
     spectra = []
     for stage, layer, heads, count in ((1, 1, 1, 300), (2, 1, 3, 5), (2, 2, 3, 5)):
         values = np.exp(-np.arange(count) / count * np.arange(1, heads + 1)[:, None])
         spectra.append(Spectrum(stage, layer, "soft", values.cumsum(1) / values.sum(1, keepdims=True)))
-    return spectra
-
-
-def test_csv_holds_points_of_every_curve():
-    rows = list(csv.DictReader(spectrum_csv(made_up()).splitlines()))
-    for spectrum in made_up():
+    rows = list(csv.DictReader(spectrum_csv(spectra).splitlines()))
+    for spectrum in spectra:
         for head, curve in enumerate(spectrum.cumulative, 1):
-            place = (str(spectrum.stage), str(spectrum.layer), str(head))
-            found = {
-                int(row["index"]): float(row["cumulative"])
-                for row in rows
-                if (row["stage"], row["layer"], row["head"]) == place
-            }
-            count = len(curve)
-            assert {1, count} <= found.keys()
-            assert list(found) == sorted(found)
-            assert min(count, 40) <= len(found) <= 64
+            place = dict(stage=str(spectrum.stage), layer=str(spectrum.layer), head=str(head), tokens=str(len(curve)))
+            found = {int(row["index"]): float(row["cumulative"]) for row in rows if place.items() <= row.items()}
+            assert [min(found), max(found)] == [1, len(curve)]
+            assert min(len(curve), 40) <= len(found) <= 64
             np.testing.assert_allclose([curve[index - 1] for index in found], list(found.values()), atol=1e-6)
-    assert {row["tokens"] for row in rows} == {"300", "5"}
-
-
-def test_plot_is_a_picture(tmp_path):
-    path = tmp_path / "spectrum.png"
-    plot_spectrum(made_up(), path, "title")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    plot_spectrum(spectra, tmp_path / "spectrum.png", "title")
+    assert (tmp_path / "spectrum.png").read_bytes().startswith(b"\x89PNG")

@@ -51,18 +51,16 @@ def test_mistakes(arguments, value):
 
 
 @pytest.mark.parametrize(
-    ("lowest", "background"), [(0.0, (0, 0, 0)), (-1.0, (247, 247, 246))], ids=["inferno", "signed"]
+    ("lowest", "top", "zero"), [(0, (252, 255, 164), (0, 0, 0)), (-1, (103, 0, 31), (247, 247, 246))]
 )
-def test_colours_of_weights(lowest, background):
+def test_colours_of_weights(lowest, top, zero):
     """A weight of 1 among zeros, on a black image; the token is at the lower left."""
     weights = np.zeros((3, 4), dtype=np.float32)
-    weights[0, 3], weights[1, 3] = 1, lowest
+    weights[:2, 3] = 1, lowest
     pixels = np.asarray(draw_weights(weights, Image.new("RGB", (80, 60)), (2, 0), (3, 4)))
-    top = (252, 255, 164) if lowest == 0 else (103, 0, 31)
-    np.testing.assert_allclose(pixels[:20, 60:], np.broadcast_to(OPACITY * np.array(top), (20, 20, 3)), atol=1)
-    np.testing.assert_allclose(pixels[:39, :60], np.broadcast_to(OPACITY * np.array(background), (39, 60, 3)), atol=2)
-    np.testing.assert_array_equal(pixels[40, :20], np.broadcast_to((0, 255, 0), (20, 3)))
-    np.testing.assert_allclose(pixels[42:58, 2:18], np.broadcast_to(pixels[0, 0], (16, 16, 3)))
+    for color, place in ((top, np.s_[:20, 60:]), (zero, np.s_[:39, :60]), (zero, np.s_[42:58, 2:18])):
+        np.testing.assert_allclose(pixels[place], np.full_like(pixels[place], OPACITY * np.array(color)), atol=2)
+    np.testing.assert_array_equal(pixels[40, :20], [(0, 255, 0)] * 20)
 
 
 def test_pictures(tmp_path):
