@@ -83,7 +83,7 @@ def evaluate(
     entries in the config.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, other scalar metrics of the
-    config, and `images_per_second/loop` and `/forward`, see `ThroughputHook`. Raises ValueError or FileNotFoundError
+    config, and `images_per_second`, see `ThroughputHook`. Raises ValueError or FileNotFoundError
     for arguments that do not fit.
     """
     # 1. Read the model's file, before anything is built.
@@ -136,8 +136,7 @@ def evaluate(
             match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
         metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
-    rates = {name: metrics.pop(name) for name in [*metrics] if name.startswith("images_per_second/")}
-    metrics |= {"images": len(runner.test_dataloader.dataset), **rates}
+    metrics["images"] = len(runner.test_dataloader.dataset)
 
     # 4. Write the files.
     if is_main_process():
@@ -263,7 +262,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     """Return a line for each metric: 2 decimals for percent and rates, 0 for counts, 4 for others."""
 
     def digits(name: str) -> int:
-        return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second/")) else 4
+        return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second")) else 4
 
     return "\n".join(f"{name}: {value:.{digits(name)}f}" for name, value in metrics.items())
 

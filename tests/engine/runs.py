@@ -17,7 +17,7 @@ resolved = functools.cache(resolve)
 
 
 def tiny(images: int, batch: int, epochs: int, validation: int = 4, size: int = 32) -> dict:
-    """Options of a run of the demo with one block a stage, which keeps every checkpoint."""
+    """Options of a run of the demo with one block a stage, which keeps every checkpoint and draws no pictures."""
     return {
         "model.depths": [1, 1, 1, 1],
         "image_size": size,
@@ -27,6 +27,7 @@ def tiny(images: int, batch: int, epochs: int, validation: int = 4, size: int = 
         "train_cfg.max_epochs": epochs,
         "default_hooks.logger.interval": 1,
         "default_hooks.checkpoint.max_keep_ckpts": -1,
+        "default_hooks.watch": None,
     }
 
 

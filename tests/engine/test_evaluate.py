@@ -35,8 +35,7 @@ def test_everything_that_is_reported(checkpoint, models, tmp_path):
     images, labels = shapes()
     logits = models["averaged"](images)
     assert agrees(metrics, {**by_the_book(logits, labels), "images": 37})
-    assert metrics["images_per_second/forward"] > 0
-    assert metrics["images_per_second/loop"] > 0
+    assert metrics["images_per_second"] > 0
 
     written = json.loads(files["out"].read_text())
     assert {name: written[name] for name in metrics} == metrics
@@ -125,7 +124,6 @@ def test_folder_for_a_config_that_loads_by_mmcv(folders, tmp_path):
     files = {"data_root": folders / "named", "work_dir": tmp_path}
     metrics = evaluate(DEMO, str(tmp_path / "a.pth"), **files, options=options)
     assert agrees(metrics, expected_on_folder(model, folders / "named", 32, 0.8))
-    assert "images_per_second/forward" not in metrics
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "synthesizer_pyramid_pico"])

@@ -31,8 +31,8 @@ def test_mmengines_own_runner_trains_the_same(tmp_path):
         "model.drop_path_rate": 0.2,
         "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.1}],
     }
-    # A Runner does not resolve it.
-    del options["image_size"]
+    # A Runner does not resolve them.
+    del options["image_size"], options["default_hooks.watch"]
     start = {**options, "train_cfg.max_epochs": 1, "num_classes": 12}
     result = train(DEMO, work_dir=tmp_path / "start", options=start, validate=False)
     options["load_from"] = str(result.checkpoint)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,12 @@ from torch import Tensor
 
 from soft_vit.registry import HOOKS, LOG_PROCESSORS, VISBACKENDS, register
 
-__all__ = ["JsonLinesBackend", "ProgressLogProcessor", "ShortHistoryHook", "peak_memory"]
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
+__all__ = ["JsonLinesBackend", "ProgressLogProcessor", "ShortHistoryHook"]
 
 
 @register(LOG_PROCESSORS)
 class ProgressLogProcessor(LogProcessor):
-    """MMEngine's LogProcessor with images per second over all processes, and peak memory also without a GPU.
-
-    Memory is in MiB: the peak that the GPU allocated, or the peak of this process without its workers.
-    """
+    """MMEngine's LogProcessor with images per second over all processes."""
 
     def get_log_after_iter(self, runner: Runner, batch_idx: int, mode: str) -> tuple[dict, str]:
         tag, line = super().get_log_after_iter(runner, batch_idx, mode)
@@ -38,21 +29,8 @@ class ProgressLogProcessor(LogProcessor):
         batch_size = self._get_cur_loop(runner, mode).dataloader.batch_sampler.batch_size
         rate = batch_size * get_world_size() / seconds
         tag[f"{prefix}images_per_second"] = rate
-        shown = f"images/s: {rate:.1f}  "
-        if "memory" not in tag and (memory := peak_memory()):
-            tag["memory"] = memory
-            shown += f"memory: {memory}  "
         time_shown = f"data_time: {waiting:.{self.num_digits}f}  "
-        return tag, line.replace(time_shown, time_shown + shown, 1)
-
-
-def peak_memory() -> int:
-    """Return the peak memory of this process in MiB, or 0 if the system does not report it."""
-    if resource is None:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return peak >> (20 if sys.platform == "darwin" else 10)
+        return tag, line.replace(time_shown, f"{time_shown}images/s: {rate:.1f}  ", 1)
 
 
 @register(VISBACKENDS)
