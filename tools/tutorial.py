@@ -74,7 +74,7 @@ def look_at_a_model() -> None:
 
 def predict(model: nn.Module, out: Path) -> None:
     """`pretrained=True` loads soft_pico.shapes from the package itself, so this works offline."""
-    samples = ShapeImages(200, split="test")
+    samples = list(ShapeImages(200, split="test"))
     labels = torch.tensor([sample.label for sample in samples])
     images = batch_of(samples, model)
     print(f"soft_pico.shapes was trained on generated images of: {', '.join(CLASSES)}.")
@@ -111,7 +111,7 @@ def look_at_attention(model: nn.Module, out: Path) -> None:
     alive = timm.create_model("soft_plus_pico.tiles", pretrained=True).eval()
     rows = []
     for net, scene in ((model, "shape"), (alive, "tiles")):
-        samples = ShapeImages(100, split="test", scene=scene)
+        samples = list(ShapeImages(100, split="test", scene=scene))
         images, labels = batch_of(samples, net), torch.tensor([sample.label for sample in samples])
         matrices = attention_matrices(net, images[:1])
         rank = torch.linalg.matrix_rank(matrices[0][0], rtol=1e-5).item()
@@ -166,7 +166,7 @@ def fine_tune(steps: int) -> nn.Module:
     def labels_of(samples: Sequence) -> Tensor:
         return torch.tensor([CLASSES[sample.label] in CURVED for sample in samples]).long()
 
-    train, test = ShapeImages(steps * 32, split="train"), ShapeImages(200, split="test")
+    train, test = list(ShapeImages(steps * 32, split="train")), list(ShapeImages(200, split="test"))
     results = {}
     for start, pretrained in (("random weights", False), ("soft_pico.shapes", True)):
         torch.manual_seed(0)
@@ -176,7 +176,7 @@ def fine_tune(steps: int) -> nn.Module:
         optimizer = create_optimizer_v2(model, "adamw", lr=1e-3, weight_decay=0.02)
         model.train()
         for step in range(steps):
-            samples = [train[index] for index in range(32 * step, 32 * step + 32)]
+            samples = train[32 * step : 32 * step + 32]
             loss = nn.functional.cross_entropy(model(batch_of(samples, model)), labels_of(samples))
             optimizer.zero_grad()
             loss.backward()

@@ -29,16 +29,9 @@ def run(script: str, *arguments: object, cwd: Path | None = None, **environment:
     )
 
 
-def test_scripts_can_be_run():
-    scripts = sorted(TOOLS.glob("*.sh"))
-    assert scripts
-    assert all(os.access(script, os.X_OK) for script in scripts)
-
-
 @pytest.mark.parametrize(
     ("script", "arguments", "environment", "message"),
     [
-        ("dist_train", "c.py", {}, "usage: tools/dist_train.sh CONFIG GPUS"),
         ("dist_train", "c.py 0", {}, "got '0'"),
         ("dist_train", "c.py 2", {"NNODES": "2", "NODE_RANK": "1"}, "NODE_RANK"),
         ("dist_test", "c.py x.pth", {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
@@ -46,6 +39,7 @@ def test_scripts_can_be_run():
     ],
 )
 def test_mistake_ends_in_one_line(script, arguments, environment, message):
+    assert os.access(TOOLS / f"{script}.sh", os.X_OK)
     ended = run(script, *arguments.split(), **environment)
     assert ended.returncode == 2
     assert message in ended.stderr
@@ -67,7 +61,6 @@ def recorder(folder: Path, name: str, exit_code: int = 0) -> Path:
     ("environment", "expected"),
     [
         ({}, "--standalone"),
-        ({"PORT": "29511"}, "--nnodes 1 --master_addr localhost --master_port 29511"),
         (
             {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "10.0.0.1"},
             "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500",
@@ -97,9 +90,10 @@ def test_threads_are_shared_out(tmp_path):
     ("environment", "expected"),
     [
         ({}, {"--ntasks=8", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=5", "--signal=TERM@300"}),
-        ({"GPUS": "2"}, {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2"}),
-        ({"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9"}, {"--ntasks=32", "--gres=gpu:4"}),
-        ({"SRUN_ARGS": "--time=1:00:00 --exclude=n1", "NOTICE": "60"}, {"--time=1:00:00", "--exclude=n1"}),
+        (
+            {"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9", "SRUN_ARGS": "--time=1:00:00 --exclude=n1"},
+            {"--ntasks=32", "--gres=gpu:4", "--time=1:00:00", "--exclude=n1"},
+        ),
     ],
 )
 def test_what_srun_is_given(tmp_path, environment, expected):
@@ -118,14 +112,11 @@ def test_what_srun_is_given(tmp_path, environment, expected):
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="two processes on gloo need a machine without a GPU")
 def test_two_processes_train_and_test(demo, tmp_path):
-    folder = tmp_path / "a folder"
+    folder, config = tmp_path / "a folder", "my config.py"
+    shutil.copytree(Path(demo).parents[1] / "_base_", tmp_path / "_base_")
     folder.mkdir()
-    config = folder / "my config.py"
-    base = Path(demo).parents[1] / "_base_"
-    shutil.copytree(base, tmp_path / "_base_")
-    config.write_text(Path(demo).read_text())
-
-    trained = run("dist_train", config.name, 2, "--work-dir", "my run", *TINY, cwd=folder)
+    shutil.copy(demo, folder / config)
+    trained = run("dist_train", config, 2, "--work-dir", "my run", *TINY, cwd=folder)
     assert trained.returncode == 0, trained.stderr[-2000:]
     assert trained.stdout.count("Final top-1 accuracy") == 1
     log = [json.loads(line) for line in next(folder.glob("my run/*/vis_data/scalars.json")).read_text().splitlines()]
@@ -133,10 +124,6 @@ def test_two_processes_train_and_test(demo, tmp_path):
     assert [entry["step"] for entry in log if "loss" in entry] == [1, 2]
     top1 = next(entry["accuracy/top1"] for entry in log if "accuracy/top1" in entry)
 
-    tested = run("dist_test", config.name, "my run/epoch_1.pth", 2, "--work-dir", "test", *TINY[:-1], cwd=folder)
+    tested = run("dist_test", config, "my run/epoch_1.pth", 2, "--work-dir", "test", *TINY[:-1], cwd=folder)
     assert tested.returncode == 0, tested.stderr[-2000:]
     assert f"accuracy/top1: {top1:.2f}" in tested.stdout
-
-    wrong = run("dist_train", config.name, 2, "--work-dir", "wrong", "--cfg-options", "model.model_name=no", cwd=folder)
-    assert wrong.returncode == 1
-    assert "Unknown model" in wrong.stderr
