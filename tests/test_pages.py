@@ -73,7 +73,7 @@ ENDS_IN = {
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
     "python -m benchmarks atlas-models": ("benchmarks.atlas.models.measure_cases", [[]]),
-    "python -m benchmarks check": ("benchmarks.atlas.check.mistakes_in", []),
+    "python -m benchmarks check": ("benchmarks.atlas.check.check", None),
     "python -m studies attentions": ("studies.attentions.compare_accuracy", []),
     "python -m studies linearise": ("studies.linearise.compare_linearised", []),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),

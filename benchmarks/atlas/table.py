@@ -161,37 +161,25 @@ def write_table(path: Path, table: Table) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table that `write_table` wrote; ValueError for the first mistake in another file."""
-    head, rows, mistakes = parse(path.read_text(encoding=ENCODING), format_of(path))
-    if mistakes:
-        raise ValueError(f"{path}: {mistakes[0]}")
-    return Table(head["machine"], head["date"], head["command"], rows)
-
-
-def parse(text: str, file_format: Format) -> tuple[dict[str, str], list[Any], list[str]]:
-    """Return the head, the rows that can be read, and a sentence for each mistake."""
-    lines = text.splitlines()
+    """Read a table that `write_table` wrote. ValueError for the first mistake in another file."""
+    file_format = format_of(path)
+    lines = path.read_text(encoding=ENCODING).splitlines()
     comments = [line[1:].strip().partition(": ") for line in lines if line.startswith("#")]
     head = {name: value.strip() for name, _, value in comments}
-    mistakes = [f"The head must have a line '# {name}: ...'." for name in HEAD if not head.get(name)]
-    if head.get("date") and not _is_date(head["date"]):
-        mistakes.append(f"The date must be such as 2026-01-31, got {head['date']}.")
+    if missing := [name for name in HEAD if not head.get(name)]:
+        raise ValueError(f"{path} must begin with a line '# {missing[0]}: ...'.")
+    date.fromisoformat(head["date"])
     columns = list(file_format.columns)
-    try:
-        found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
-    except csv.Error as error:
-        return head, [], [*mistakes, f"The rows must be CSV ({error})."]
-    if found != columns:
-        return head, [], [*mistakes, f"The columns must be {','.join(columns)}, got {','.join(found)}."]
-    if not body:
-        mistakes.append("There must be at least one row.")
+    found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
+    if found != columns or not body:
+        raise ValueError(f"{path} must have rows with the columns {','.join(columns)}, got {','.join(found)}.")
     rows, types = [], get_type_hints(file_format.row_type)
     for number, cells in enumerate(body, 1):
         try:
             rows.append(_row(file_format, types, cells))
         except ValueError as error:
-            mistakes.append(f"Row {number}: {error}.")
-    return head, rows, mistakes
+            raise ValueError(f"{path}, row {number}: {error}.") from error
+    return Table(**{name: head[name] for name in HEAD}, rows=rows)
 
 
 def _row(file_format: Format, types: Mapping[str, Any], cells: Sequence[str]) -> Row:
@@ -221,10 +209,3 @@ def _value(name: str, cell: str, hint: Any) -> Any:
     if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
         raise ValueError(f"{name} must be a positive number, got {cell}")
     return value
-
-
-def _is_date(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False

@@ -64,12 +64,14 @@ def generated(name: str) -> str:
     """Return the text of a file by its path in the repository. A table replaces the one with the same header."""
     if name in PAGES:
         return PAGES[name]()
-    page, table = (ROOT / name).read_text(), TABLES[name]()
-    before, header, after = page.partition(table.partition("\n")[0])
+    table = TABLES[name]()
+    before, header, after = (ROOT / name).read_text().partition(table.partition("\n")[0])
+    if not header:
+        raise ValueError(f"{name} must have a table with the header {table.partition(chr(10))[0]}")
     rest = after.lstrip("\n").splitlines(keepends=True)
     while rest and rest[0].startswith("|"):
         rest.pop(0)
-    return f"{before}{table.rstrip()}\n{''.join(rest)}" if header else page
+    return f"{before}{table.rstrip()}\n{''.join(rest)}"
 
 
 @command_line

@@ -4,53 +4,38 @@ import csv
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.gpu import AIMS, EAGER, FUSED, SOFTMAX, aims_table, compulsory_bytes, of_floor, page
-from benchmarks.registry import OPERATORS
+from benchmarks.gpu import EAGER, FUSED, SOFTMAX, aims_table, compulsory_bytes, of_floor, page
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_report.sh"
 PLANNED = (1024, 3136, 8192)
 
 
-@pytest.mark.parametrize(
-    ("form", "direction", "tensors"),
-    [
-        (FUSED, "forward", "q v x"),
-        (FUSED, "forward+backward", "q v x dx q v dx dq dv"),
-        (SOFTMAX, "forward", "q k v x"),
-        ("linear", "forward+backward", "q k v x dx q k v dx dq dk dv"),
-    ],
-)
-def test_compulsory_bytes(form, direction, tensors):
-    assert compulsory_bytes(form, direction, 7) == len(tensors.split()) * 7
+def test_compulsory_bytes():
+    # q v x, dx, and q v dx dq dv.
+    assert compulsory_bytes(FUSED, "forward+backward", 7) == 7 * (3 + 1 + 5)
+    # q k v x.
+    assert compulsory_bytes(SOFTMAX, "forward", 7) == 7 * 4
 
 
-def row(form: str, direction: str, tokens: int, ms: float | str, bandwidth: float = 1.0) -> dict[str, str]:
-    figures = dict.fromkeys(("median_ms", "lower_ms", "upper_ms"), f"{ms}")
-    case = {"case": "batch 8, 16 heads of 64, M = 49", "bandwidth_gb_per_s": f"{bandwidth}", "memory_mb": "5.0"}
-    return {"operator": form, "direction": direction, "tokens": f"{tokens}", **case, **figures}
-
-
-def rows_of(fused: float, floor: float, softmax: float = 9.0, lengths=PLANNED) -> list[dict[str, str]]:
-    """Eager takes 16 ms, at every length and in both passes; floor: that of the fused form, in percent."""
+def rows_of(fused: float, floor: float, lengths=PLANNED, missing=()) -> list[dict[str, str]]:
+    """Eager takes 16 ms and softmax 9, in both passes; floor: that of the fused form, in percent."""
     rows = []
-    for n in lengths:
-        for direction in ("forward", "forward+backward"):
-            speed = compulsory_bytes(FUSED, direction, 2 * 8 * 16 * 64 * n) / (floor / 100 * fused) / 1e6
-            for form, ms in ((FUSED, fused), (EAGER, 16.0), (SOFTMAX, softmax)):
-                rows.append(row(form, direction, n, ms, speed))
+    for n, direction in product(lengths, ("forward", "forward+backward")):
+        speed = compulsory_bytes(FUSED, direction, 2 * 8 * 16 * 64 * n) / (floor / 100 * fused) / 1e6
+        for form, ms in ((FUSED, fused), (EAGER, 16.0), (SOFTMAX, 9.0)):
+            case = {"case": "batch 8, 16 heads of 64, M = 49", "bandwidth_gb_per_s": f"{speed}"}
+            figures = {"tokens": f"{n}", "median_ms": "" if (form, n) == missing else f"{ms}"}
+            rows.append({"operator": form, "direction": direction, **case, **figures})
     assert of_floor(rows[0]) == pytest.approx(floor)
     return rows
-
-
-def without_memory(rows: list[dict[str, str]], form: str, tokens: int) -> list[dict[str, str]]:
-    return [r | {"median_ms": ""} if (r["operator"], r["tokens"]) == (form, f"{tokens}") else r for r in rows]
 
 
 @pytest.mark.parametrize(
@@ -58,33 +43,26 @@ def without_memory(rows: list[dict[str, str]], form: str, tokens: int) -> list[d
     [
         (rows_of(2.0, 61), ["reached"] * 4),
         (rows_of(2.0, 61, lengths=(3136,)), ["reached where measured"] * 4),
-        (without_memory(rows_of(2.0, 61), FUSED, 8192), ["reached where measured"] * 4),
+        (rows_of(2.0, 61, missing=(FUSED, 8192)), ["reached where measured"] * 4),
         (rows_of(2.1, 59), ["missed", "missed", "missed", "reached"]),
         # What is shorter does not count.
         (rows_of(2.0, 61) + rows_of(20.0, 10, lengths=(512,)), ["reached"] * 4),
-        (rows_of(2.0, 61, lengths=(1024,)), ["not measured"] * 4),
         ([], ["not measured"] * 4),
     ],
 )
 def test_aims(rows, verdicts):
     _, _, *lines = aims_table(rows, PLANNED).splitlines()
-    assert len(lines) == len(AIMS)
     assert [line.split(" | ")[1] for line in lines] == verdicts
 
 
 def test_page():
-    rows = without_memory(rows_of(2.0, 60.1, lengths=(1024, 3136)), SOFTMAX, 3136)
-    states = {"operator_3136": "done, 5 s", "operator_8192": "not begun", "tests_some": "done, 6 s"}
-    states["models"] = "out of time, 9 s"
-    logs = {name: [""] for name in states} | {"tests_some": ["== 3 passed =="], "models": ["before", "the reason"]}
+    rows = rows_of(2.0, 60.1, lengths=(1024, 3136), missing=(SOFTMAX, 3136))
+    states = {"operator_8192": "not begun", "tests_some": "done, 6 s", "models": "out of time, 9 s"}
+    logs = {"operator_8192": [""], "tests_some": ["== 3 passed =="], "models": ["before", "the reason"]}
     text = page("head", states, logs, {"operator_3136": rows})
     assert "| tests_some | done, 6 s | 3 passed |" in text
     assert "8192: not measured" in text
     assert "## models: out of time, 9 s\n\n~~~\nbefore\nthe reason\n~~~" in text
-
-
-def test_forms_of_the_report_exist():
-    assert {FUSED, EAGER, SOFTMAX, "naive", "linear", f"{FUSED}+graph"} <= OPERATORS.keys()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -144,7 +122,4 @@ def test_dry_run_and_again(tmp_path):
     rows = list(csv.DictReader((tmp_path / "out" / "report.csv").open()))
     assert {row["operator"] for row in rows} == {"softmax", FUSED, EAGER, "naive", "linear", ""}
     assert all(float(row["median_ms"] or row["median"]) > 0 for row in rows)
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert " passed" in text
-    assert "dry run" in text
-    assert "| training | soft_pico | 2 |" in text
+    assert "| training | soft_pico | 2 |" in (tmp_path / "out" / "report.md").read_text()

@@ -78,13 +78,12 @@ SATURATING = {8: 100, 16: 180, 32: 280, 64: 350, 128: 353, 256: 340, 512: 900}
     [
         (SATURATING, 10**9, 512, [8, 16, 32, 64, 128], 128),
         ({8: 100, 16: 180, 32: 90}, 10**9, 512, [8, 16, 32], 16),
-        (SATURATING, 10**9, 32, [8, 16, 32], 32),
         (SATURATING, 10**9, 50, [8, 16, 32], 32),
         (SATURATING, 40, 512, [8, 16, 32, 64], 32),
         (SATURATING, 4, 512, [8], None),
         ({3: 10}, 10**9, 3, [3], 3),
     ],
-    ids=["saturation", "loss", "limit", "limit between", "memory", "no memory", "limit below the start"],
+    ids=["saturation", "loss", "limit between", "memory", "no memory", "limit below the start"],
 )
 def test_where_the_search_ends(rates, memory, limit, tried, best):
     asked = []

@@ -41,7 +41,7 @@ def test_models_beside_each_other_and_those_that_fail(monkeypatch):
         return [Timing(name, mode, size, [size / 3.9, size / 4.0, size / 4.5]) for mode in modes for name in names]
 
     monkeypatch.setattr(models, "measure_models", measure)
-    names = ["soft_pico", "test_vit"]
+    names = ["none_pyramid_pico", "test_vit"]
     given = dict(sizes=[(64, 64), (64, 99)], forms=["eager", "compiled"], batches=[1])
     *_, rows = measure_cases(names, [], **given)
     compiled = [f"{name}+compiled" for name in names]

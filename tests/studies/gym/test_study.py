@@ -71,22 +71,20 @@ def test_a_pyramid_needs_a_map():
         make_model(TASKS["listops"](32), tiny_run(task="listops", model="pyramid"))
 
 
-@pytest.mark.parametrize(("feat_size", "dim"), [((5, 7), 16), ((9,), 8)])
-def test_positions_differ(feat_size, dim):
-    table = sincos_positions(feat_size, dim)
-    assert table.shape == (1, torch.Size(feat_size).numel(), dim)
-    assert torch.cdist(table[0], table[0]).add(10 * torch.eye(table.shape[1])).min() > 0.1
+def test_positions_differ():
+    for feat_size, dim in (((5, 7), 16), ((9,), 8)):
+        table = sincos_positions(feat_size, dim)[0]
+        assert table.shape == (torch.Size(feat_size).numel(), dim)
+        assert torch.cdist(table, table).add(10 * torch.eye(len(table))).min() > 0.1
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [("linear", ("linear", {})), ("soft:sampling=avg,ridge=0.1", ("soft", {"sampling": "avg", "ridge": 0.1}))],
-)
-def test_kinds(text, kind):
-    assert parse_kind(text) == kind
+def test_kinds_as_text():
+    kind = "soft", {"sampling": "avg", "ridge": 0.1}
+    assert parse_kind("soft:sampling=avg,ridge=0.1") == kind
     assert parse_kind(Cell("rank", kind[0], attention_options=kind[1]).kind) == kind
 
 
+@pytest.mark.slow
 def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):
     study = Study(tmp_path, [Cell("recall", "none", task_options=TINY)], seeds=1)
     # In this process, training would fail.
@@ -127,23 +125,14 @@ def test_study(tmp_path, monkeypatch):
         study.train(progress=False)
 
 
-def test_bold_where_the_lead_is_significant():
-    found = {
-        ("a", "x"): Score(0.9, 0.01, 3),
-        ("a", "y"): Score(0.8, 0.01, 3),
-        ("b", "x"): Score(0.5, 0.1, 3),
-        ("b", "y"): Score(0.51, 0.1, 3),
-    }
-    table = scores_table(found)
-    assert "**90.0 ± 1.0**" in table
-    assert table.count("**") == 2
-    assert names(found) == (["a", "b"], ["x", "y"])
-
-
-def test_kinds_are_in_order_of_the_tasks_that_all_have():
-    found = {("a", "x"): Score(0.6, 0, 3), ("a", "y"): Score(0.5, 0, 3), ("b", "y"): Score(0.9, 0, 3)}
-    assert names(found) == (["a", "b"], ["x", "y"])
-    assert [line.split(" | ")[-1] for line in scores_table(found).splitlines()[2:]] == ["60.0 |", "50.0 |"]
+def test_a_significant_lead_is_bold_and_kinds_are_in_order_of_the_tasks_that_all_have():
+    found = {("a", "x"): Score(0.9, 0.01, 3), ("a", "y"): Score(0.8, 0.01, 3)}
+    found |= {("b", "x"): Score(0.5, 0.1, 3), ("b", "y"): Score(0.51, 0.1, 3), ("c", "y"): Score(1, 0, 3)}
+    assert names(found) == (["a", "b", "c"], ["x", "y"])
+    assert [line.split(" | ")[1:] for line in scores_table(found).splitlines()[2:]] == [
+        ["**90.0 ± 1.0**", "50.0 ± 10.0", "", "70.0 |"],
+        ["80.0 ± 1.0", "51.0 ± 10.0", "100.0 ± 0.0", "65.5 |"],
+    ]
 
 
 def test_plots(tmp_path):

