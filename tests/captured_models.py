@@ -18,7 +18,6 @@ CASES: dict[str, dict] = {
 # Options of the pyramid, whatever its attention.
 OPTIONS = {
     "fused stages": dict(fuse_stages=True),
-    "fused stages, all pooled by attention": dict(fuse_stages=True, global_pool="attn", class_token=False),
     "reversible": dict(reversible=True),
     "all": dict(global_pool="attn", fuse_stages=True, reversible=True, mlp_chunks=3, attention="local"),
 }

@@ -4,6 +4,8 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ def released_shapes(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, tuple[i
     return shapes
 
 
+@cache
 def released_state_dict(depths: tuple[int, ...] = (1, 2, 3, 2), scale: float = 1.0) -> dict[str, torch.Tensor]:
     """Weights drawn from each parameter's name; scale 0.5 gives nearly flat kernels."""
     return {name: draw(name, shape, scale) for name, shape in released_shapes(depths).items()}
@@ -72,6 +75,39 @@ def images(batch: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
     """Images of the golden files of that seed."""
     shape = (batch, 3, height, width)
     return torch.from_numpy(np.random.RandomState(seed).standard_normal(shape).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class GoldenFile:
+    """Outputs of a released model; what its name says of the images, and the scale of the weights (see `draw`)."""
+
+    path: Path
+    model: str
+    batch: int
+    height: int
+    width: int
+    seed: int
+    scale: float
+
+    def pixels(self) -> int:
+        return self.batch * self.height * self.width
+
+    def images(self) -> torch.Tensor:
+        return images(self.batch, self.height, self.width, self.seed)
+
+    def arrays(self) -> dict[str, torch.Tensor]:
+        return {name: torch.from_numpy(value) for name, value in np.load(self.path).items()}
+
+
+def golden_files(folder: Path, pattern: str = "*.npz") -> list[GoldenFile]:
+    """The golden files in a folder."""
+    files = []
+    for path in sorted(folder.glob(pattern)):
+        match = re.fullmatch(r"(\w+?)_b(\d+)_(\d+)x(\d+)_seed(\d+)(?:_s([\d.]+))?", path.stem)
+        assert match
+        model, *numbers, scale = match.groups()
+        files.append(GoldenFile(path, model, *map(int, numbers), float(scale or 1)))
+    return files
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -14,28 +14,27 @@ Draw = Callable[[str, np.ndarray], np.ndarray | None]
 class Family:
     """A row.
 
-    models: all names. tiny: the one that contract tests shrink by `small`, to run it.
-
+    models: all names, the smallest first, which contract tests shrink by `small`, to run it.
     draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
-    slow: stems of golden files whose test is marked slow; one of the smallest model is always run.
-    folder: of the golden files, where several rows share one. at_size: whether these are of models built for the size
-        of their images. staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
+    folder: of the golden files, where several rows share one.
+    staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
     """
 
     models: tuple[str, ...]
-    tiny: str
     small: dict[str, Any]
     draw: Draw = lambda name, z: None
     factor: Callable[[str], float] = lambda name: 1.0
     skipped: tuple[str, ...] = ()
     unbiased: bool = False
     tolerance: float = 1e-5
-    slow: tuple[str, ...] = ()
     folder: str = ""
-    at_size: bool = False
     staged: bool = True
+
+    @property
+    def tiny(self) -> str:
+        return self.models[0]
 
 
 def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
@@ -53,12 +52,6 @@ ROTARY: dict[str, Any] = dict(
     draw=draw_rotary,
     factor=rotary_factor,
     skipped=(".RoPE.angle",),
-    slow=(
-        "ravlt_s_b1_224x224_seed2",
-        "ravlt_t_b2_224x224_seed0",
-        "mavit_s_b1_224x224_seed2",
-        "mavit_t_b2_224x224_seed0",
-    ),
 )
 
 
@@ -90,107 +83,81 @@ SWIN_BUFFERS = ("relative_position_index", "attn_mask")
 FAMILIES: dict[str, Family] = {
     "inline_pvt": Family(
         models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
-        tiny="inline_pvt_tiny",
         small=SMALL_PVT,
-        slow=("inline_pvt_small_b1_224x224_seed2", "inline_pvt_tiny_b2_224x224_seed0"),
         folder="inline",
     ),
     "inline_swin": Family(
         models=sizes("inline_swin", "tiny", "small", "base", "base_384"),
-        tiny="inline_swin_tiny",
         small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
         skipped=SWIN_BUFFERS,
         folder="inline",
-        at_size=True,
     ),
     "inline_deit": Family(
         models=sizes("inline_deit", "tiny", "small", "base"),
-        tiny="inline_deit_tiny",
         small=dict(embed_dim=24, num_heads=3, depth=2),
         folder="inline",
-        at_size=True,
         staged=False,
     ),
     "pola_pvt": Family(
         models=sizes("pola_pvt", "tiny", "small", "medium", "large"),
-        tiny="pola_pvt_tiny",
         small=SMALL_PVT,
         tolerance=2e-5,
-        slow=("pola_pvt_small_b1_224x224_seed2", "pola_pvt_tiny_b2_224x224_seed0"),
         folder="polaformer",
-        at_size=True,
     ),
     "pola_swin": Family(
         models=sizes("pola_swin", "tiny", "small", "base", "base_384"),
-        tiny="pola_swin_tiny",
         small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
         skipped=SWIN_BUFFERS,
-        slow=("pola_swin_tiny_b1_224x224_seed0",),
         folder="polaformer",
-        at_size=True,
     ),
     "flatten_pvt": Family(
         models=sizes("flatten_pvt", "tiny", "small", "medium", "large"),
-        tiny="flatten_pvt_tiny",
         small=SMALL_PVT,
-        slow=("flatten_pvt_small_b1_224x224_seed2", "flatten_pvt_tiny_b2_224x224_seed0"),
         folder="flatten",
-        at_size=True,
     ),
     "flatten_pvt_v2": Family(
         models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"),
-        tiny="flatten_pvt_v2_b0",
         small=SMALL_PVT,
         folder="flatten",
-        at_size=True,
     ),
     "flatten_swin": Family(
         models=sizes("flatten_swin", "tiny", "small", "base", "base_384"),
-        tiny="flatten_swin_tiny",
         small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
         skipped=SWIN_BUFFERS,
-        slow=("flatten_swin_tiny_b1_224x448_seed3",),
         folder="flatten",
-        at_size=True,
     ),
     "mila": Family(
         models=("mlla_tiny", "mlla_small", "mlla_base"),
-        tiny="mlla_tiny",
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
         factor=mila_factor,
         skipped=("rope.rotations",),
         unbiased=True,
-        slow=("mlla_small_b1_224x224_seed1", "mlla_tiny_b2_224x224_seed0"),
     ),
     "vit3": Family(
         models=("vittt_tiny", "vittt_small", "vittt_base"),
-        tiny="vittt_tiny",
         small=dict(embed_dim=24, depth=3, num_heads=3),
         draw=vit3_draw,
         factor=quiet_cpe,
         unbiased=True,
-        slow=("vittt_small_b1_224x224_seed1",),
     ),
     "h_vit3": Family(
         folder="vit3",
         models=("h_vittt_tiny", "h_vittt_small", "h_vittt_base"),
-        tiny="h_vittt_tiny",
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
         draw=vit3_draw,
         factor=quiet_cpe,
         skipped=("rope.rotations",),
         unbiased=True,
-        slow=("h_vittt_small_b1_224x224_seed2", "h_vittt_tiny_b2_224x224_seed0"),
     ),
-    "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), "ravlt_t", **ROTARY),
-    "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), "mavit_t", **ROTARY),
+    "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), **ROTARY),
+    "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
 }
 
 PYRAMIDS: dict[str, Family] = {
     # Weights of one map or not: what does not depend on the attention.
-    "soft": Family((), "soft_pico", SHALLOW),
-    "synthesizer": Family((), "synthesizer_pyramid_pico", SHALLOW),
-    **{name: Family((), "soft_pico", {**SHALLOW, **options}) for name, options in OPTIONS.items()},
+    "soft": Family(("soft_pico",), SHALLOW),
+    "synthesizer": Family(("synthesizer_pyramid_pico",), SHALLOW),
+    **{name: Family(("soft_pico",), {**SHALLOW, **options}) for name, options in OPTIONS.items()},
 }
 """Pyramids of this package, for the same contract; files of released ones are in tests/released.py."""
 
