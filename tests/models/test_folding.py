@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from models.zoo.families import SMALL
 from timm.layers import freeze_batch_norm_2d
 from torch import nn
 
@@ -43,10 +44,12 @@ def test_batch_norms_of_other_classes(convert):
     torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(("name", "left"), [("soft_pico", 0), ("ravlt_t", 1), ("h_vittt_tiny", 1)])
-def test_folded_twice_is_folded_once(name, left):
+@pytest.mark.parametrize(
+    ("name", "options", "left"), [("soft_pico", {}, 0), (*SMALL["ravlt"], 1), (*SMALL["h_vit3"], 1)]
+)
+def test_folded_twice_is_folded_once(name, options, left):
     """In families with layers of their own too; a norm that follows no convolution in a sequence is left."""
-    model = with_statistics(timm.create_model(name, depths=(1, 1, 1, 1))).double().eval()
+    model = with_statistics(timm.create_model(name, **options)).double().eval()
     folded = fold_batch_norm(model)
     assert sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules()) == left
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from captured_models import CASES, create, images
+from captured_models import CASES, TWO_STAGES, create, images
 
 # All options of the pyramid; tests/tools/test_tutorial.py exports SOFT with any batch.
 FAST = ("all",)
@@ -16,7 +16,7 @@ FAST = ("all",)
     ],
 )
 def test_export_with_dynamic_batch(arguments):
-    model = create(arguments)
+    model = create(arguments, **TWO_STAGES)
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(model, (images(),), dynamic_shapes={"x": {0: batch}}).module()
     exported, eager = program(images(5)), model(images(5))
