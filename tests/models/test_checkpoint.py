@@ -229,44 +229,40 @@ class TestLoadStateDict:
 
     @pytest.mark.parametrize("way", ["load_state_dict", "file", "checkpoint_path", "folder", "mmengine", *WRAPPERS])
     def test_weights_are_resampled_from_the_noted_image_size(self, way, tmp_path):
-        """A map of 8 x 32 has as many positions as one of 16 x 16."""
+        """A map of 8 x 32 has as many positions as one of 16 x 16. timm's `checkpoint_path` drops the note."""
         create = partial(timm.create_model, "linformer_pyramid_pico", num_classes=3)
-        trained, file = create(img_size=(32, 128)), tmp_path / "file.pth"
+        wrap = WRAPPERS.get(way, torch.nn.Sequential)
+        trained, file = create(img_size=96 if way == "checkpoint_path" else (32, 128)), tmp_path / "file.pth"
         torch.save(trained.state_dict(), file)
         if way == "file":
-            model = create(img_size=64, pretrained=True, pretrained_cfg_overlay={"file": str(file)})
+            found = wrap(create(img_size=64, pretrained=True, pretrained_cfg_overlay={"file": str(file)}))
         elif way == "checkpoint_path":
-            model = create(img_size=64, checkpoint_path=str(file))
+            found = wrap(create(img_size=64, checkpoint_path=str(file)))
         elif way == "folder":
             timm.models.save_for_hf(trained, tmp_path)
-            model = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=64)
+            found = wrap(timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=64))
         elif way == "mmengine":
             # It keeps the metadata of torch, and leaves out a head for other classes.
             checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
-            model = torch.nn.Sequential(create(img_size=64, num_classes=5))
-            trained = torch.nn.Sequential(trained)
-            state_dict = checkpoint.weights_to_cpu(checkpoint.get_state_dict(trained))
+            found = wrap(create(img_size=64, num_classes=5))
+            state_dict = checkpoint.weights_to_cpu(checkpoint.get_state_dict(wrap(trained)))
             checkpoint.save_checkpoint({"state_dict": state_dict, "meta": {}}, str(file))
-            checkpoint.load_state_dict(model, torch.load(file, weights_only=True)["state_dict"])
-            trained = trained[0]
-            model = model[0]
+            checkpoint.load_state_dict(found, torch.load(file, weights_only=True)["state_dict"])
         else:
-            model = create(img_size=64)
-            wrap = WRAPPERS.get(way, torch.nn.Sequential)
+            found = wrap(create(img_size=64))
             given = wrap(trained).state_dict()
             shapes = {name: value.shape for name, value in given.items()}
-            wrap(model).load_state_dict(given)
+            found.load_state_dict(given)
             assert {name: value.shape for name, value in given.items()} == shapes
         trained.set_input_size((64, 64))
-        found = model.state_dict()
-        for name, value in trained.state_dict().items():
-            assert (way == "mmengine" and "head" in name) or torch.equal(found[name], value), name
+        for name, value in wrap(trained).state_dict().items():
+            assert (way == "mmengine" and "head" in name) or torch.equal(found.state_dict()[name], value), name
 
     @pytest.mark.parametrize("name", ["soft_pico", "softmax_vit_tiny_patch16", "mlla_tiny", "inline_pvt_tiny"])
     def test_on_the_meta_device(self, name):
         options = dict(num_classes=0, device="meta")
         given = timm.create_model(name, img_size=(96, 64), **options).state_dict()
-        model = timm.create_model(name, img_size=(64, 96), **options)
+        model = timm.create_model(name, img_size=64, **options)
         assert model.load_state_dict(given, assign=True) == ([], [])
         assert {value.device.type for value in model.state_dict().values()} == {"meta"}
 
@@ -276,7 +272,7 @@ class TestLoadStateDict:
         [
             (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed"),
             (lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)}, r"conv\.weight"),
-            (lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()), "pos_embed"),
+            (lambda: dict(timm.create_model("soft_pico", img_size=64).state_dict()), "pos_embed"),
         ],
         ids=["foreign", "channels", "oblong"],
     )
