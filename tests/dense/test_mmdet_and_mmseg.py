@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import DefaultScope, init_default_scope
+from mmengine.registry import MODELS, DefaultScope, init_default_scope
 from mmengine.runner import Runner
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
 from soft_vit.engine import train
+from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
 
 for library in ("mmdet", "mmseg"):
@@ -29,6 +30,10 @@ PUBLISHED = [
 ]
 
 
+def numel(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize(("name", "arch", "millions", "widths"), PUBLISHED)
 def test_as_many_parameters_as_published(name, arch, millions, widths):
     config = Config.fromfile(str(CONFIGS / name))
@@ -37,7 +42,12 @@ def test_as_many_parameters_as_published(name, arch, millions, widths):
     import_module(f"{scope}.utils").register_all_modules(init_default_scope=False)
     with DefaultScope.overwrite_default_scope(scope), torch.device("meta"):
         model = import_module(f"{scope}.registry").MODELS.build(config.model)
-    assert sum(p.numel() for p in model.parameters()) == pytest.approx(1e6 * millions, rel=0.03)
+    assert numel(model) == pytest.approx(1e6 * millions, rel=0.03)
+    if scope == "mmseg":
+        ours = resolve(CONFIGS / "segmentation" / Path(name).name).model
+        with torch.device("meta"):
+            own = MODELS.build({**ours, "data_preprocessor": None})
+        assert numel(own) == numel(model)
 
 
 def detection_options(folder: Path) -> dict:

@@ -1,0 +1,47 @@
+"""The configs of detectors and segmentors: what they name is known, schedules and sizes are as published."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.dataset import Compose
+from mmengine.registry import DATASETS, MODELS
+
+from soft_vit.engine.config import resolve
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PATHS = sorted(path for folder in ("detection", "segmentation") for path in (CONFIGS / folder).glob("*.py"))
+# Millions of parameters (arXiv 2207.03341). The paper does not describe UPerNet's auxiliary head; with that of mmseg, a
+# convolution of 256 channels on the third map, and its 512 channels the counts agree.
+COCO = {"tiny": (23, 33), "small": (34, 44), "medium": (55, 65), "large": (74, 84)}
+PUBLISHED = {
+    **{f"retinanet_soft_norm_{size}_fpn_1x_coco": counts[0] for size, counts in COCO.items()},
+    **{f"mask_rcnn_soft_norm_{size}_fpn_1x_coco": counts[1] for size, counts in COCO.items()},
+    "upernet_soft_norm_small_512_ade20k": 54,
+    "upernet_soft_norm_medium_512_ade20k": 76,
+}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_parts_are_known_and_parameters_as_many_as_published(path):
+    cfg = resolve(path)
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        assert DATASETS.get(loader.dataset.type) is not None
+        Compose(loader.dataset.get("pipeline", []))
+    assert cfg.model.backbone.max_bottleneck == (7, 7)
+    # Without the time and memory of initialising.
+    with torch.device("meta"):
+        model = MODELS.build({**cfg.model, "data_preprocessor": None})
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == pytest.approx(1e6 * PUBLISHED.get(path.stem, count / 1e6), rel=0.03)
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if "1x_coco" in path.stem], ids=lambda path: path.stem)
+def test_the_schedule_on_coco_is_the_published_one(path):
+    config = resolve(path)
+    warmup, steps = config.param_scheduler
+    assert (config.train_cfg.max_epochs, warmup.end, steps.milestones) == (12, 500, [8, 11])
+    assert config.optim_wrapper.optimizer == {"type": "AdamW", "lr": 1e-4, "weight_decay": 1e-4}
+    # On eight processes.
+    assert config.train_dataloader.batch_size * 8 == config.auto_scale_lr.base_batch_size == 16
+    assert config.model.backbone.model_name in path.stem
