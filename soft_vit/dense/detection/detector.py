@@ -4,6 +4,8 @@ Letters: n objects in an image, H and W its height and width.
 """
 
 import inspect
+import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,12 +13,13 @@ from typing import Any
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
-from torchvision.ops import FeaturePyramidNetwork
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
+from torchvision.ops.poolers import LevelMapper
 
 from soft_vit.dense.features import TimmFeatures
 
-__all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_options", "stay_in_float32"]
+__all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_options", "roi_pool", "stay_in_float32"]
 
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
@@ -34,7 +37,11 @@ class FeaturePyramid(nn.Module):
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
         self.body = TimmFeatures(**backbone, min_stride=stride)
-        widths = self.body.channels
+        widths, strides = self.body.channels, self.body.reductions
+        if any(coarse != 2 * fine for fine, coarse in itertools.pairwise(strides)):
+            # Sizes of anchors and the choice of a level for each box count on it.
+            found = ", ".join(map(str, strides))
+            raise ValueError(f"out_indices must select maps whose strides double from one to the next, got {found}.")
         if extra == "conv" and widths[-1] == channels:
             # torchvision would compute P6 from P5 instead of that map.
             raise ValueError(f"pyramid_channels must differ from the channels of the last map, got {channels}.")
@@ -47,6 +54,18 @@ class FeaturePyramid(nn.Module):
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         """Turn normalised images `[B, 3, H, W]` into maps `[B, channels, H_i, W_i]`, the largest first."""
         return self.fpn(OrderedDict(zip(self.names, self.body(images), strict=True)))
+
+
+def roi_pool(pyramid: FeaturePyramid, size: int) -> MultiScaleRoIAlign:
+    """Return RoIAlign on the maps of the backbone, to `[boxes, channels, size, size]`, with their true strides.
+
+    torchvision would guess them from the first batch and keep them.
+    """
+    pool = MultiScaleRoIAlign(pyramid.names, size, sampling_ratio=2)
+    strides = pyramid.body.reductions
+    pool.scales = [1 / stride for stride in strides]
+    pool.map_levels = LevelMapper(int(math.log2(strides[0])), int(math.log2(strides[-1])))
+    return pool
 
 
 class TorchvisionDetector(BaseModel):

@@ -7,7 +7,6 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.ops import MultiScaleRoIAlign
 
 from soft_vit.dense.detection.detector import (
     ASPECT_RATIOS,
@@ -15,6 +14,7 @@ from soft_vit.dense.detection.detector import (
     TorchvisionDetector,
     anchor_sizes,
     check_options,
+    roi_pool,
     stay_in_float32,
 )
 from soft_vit.registry import MODELS, register
@@ -62,10 +62,10 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
             min_size=min_size,
             max_size=max_size,
             rpn_anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
-            box_roi_pool=MultiScaleRoIAlign(pyramid.names, _BOX_SIZE, sampling_ratio=2),
+            box_roi_pool=roi_pool(pyramid, _BOX_SIZE),
             box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),
             box_predictor=FastRCNNPredictor(box_head_dim, num_classes + 1),
-            mask_roi_pool=MultiScaleRoIAlign(pyramid.names, _MASK_SIZE, sampling_ratio=2),
+            mask_roi_pool=roi_pool(pyramid, _MASK_SIZE),
             mask_head=MaskRCNNHeads(pyramid_channels, list(mask_head_dims), dilation=1),
             mask_predictor=MaskRCNNPredictor(mask_head_dims[-1], mask_head_dims[-1], num_classes + 1),
             **options,
