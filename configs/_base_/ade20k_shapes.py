@@ -30,14 +30,23 @@ test_pipeline = [dict(type="SegResize", scale=image_size), dict(type="PackSegmen
 train_dataloader = dict(
     batch_size=6,
     num_workers=0,
-    dataset=dict(type="LabelMapTree", data_root=None, split="training", pipeline=train_pipeline),
+    dataset=dict(
+        type="LabelMapTree", data_root=None, split="training", reduce_zero_label=True, pipeline=train_pipeline
+    ),
     sampler=dict(type="InfiniteSampler", shuffle=True),
     collate_fn=dict(type="pseudo_collate"),
 )
 val_dataloader = dict(
     batch_size=1,
     num_workers=0,
-    dataset=dict(type="LabelMapTree", data_root=None, split="validation", test_mode=True, pipeline=test_pipeline),
+    dataset=dict(
+        type="LabelMapTree",
+        data_root=None,
+        split="validation",
+        reduce_zero_label=True,
+        test_mode=True,
+        pipeline=test_pipeline,
+    ),
     sampler=dict(type="DefaultSampler", shuffle=False),
     collate_fn=dict(type="pseudo_collate"),
 )

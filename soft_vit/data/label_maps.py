@@ -5,6 +5,7 @@ The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ __all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
 
+# Label maps that are looked through before a run: enough for a class that is in one image of a hundred.
+_SAMPLE = 300
+
 
 @dataclass
 class LabelMaps:
@@ -31,7 +35,7 @@ class LabelMaps:
     maps: FolderStorage
     classes: list[str]
     pairs: list[tuple[Entry, Entry]]
-    reduce_zero_label: bool = True
+    reduce_zero_label: bool = False
 
     def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage."""
@@ -55,7 +59,8 @@ class LabelMaps:
             present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
             beyond = [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
             if beyond:
-                raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}")
+                hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
+                raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
             if size not in (None, values.shape):
                 raise BadImage("it must be as large as its image, {} x {}, got {} x {}".format(*size, *values.shape))
         labels = values.astype(np.uint8)
@@ -63,6 +68,19 @@ class LabelMaps:
             # 0 wraps around to 255.
             labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
         return labels
+
+    def doubts(self) -> list[str]:
+        """Return a sentence if reduce_zero_label seems wrong: some hundred label maps contain 0 but not the last class."""
+        last, seen = len(self.classes), set()
+        for _, entry in self.pairs[:: -(-len(self.pairs) // _SAMPLE)] if self.reduce_zero_label else ():
+            with suppress(OSError, ValueError):
+                seen.update(np.unique(decode_label_map(self.maps.read(entry))).tolist())
+            if last in seen:
+                break
+        sentence = (
+            f"Label maps of {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
+        )
+        return [sentence] if 0 in seen and last not in seen else []
 
 
 def decode_label_map(data: bytes) -> np.ndarray:
@@ -79,7 +97,7 @@ def decode_label_map(data: bytes) -> np.ndarray:
 
 
 def find_label_maps(
-    root: str | Path, split: str, *, classes: Sequence[str] | None = None, reduce_zero_label: bool = True
+    root: str | Path, split: str, *, classes: Sequence[str] | None = None, reduce_zero_label: bool = False
 ) -> LabelMaps:
     """Return the images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
 

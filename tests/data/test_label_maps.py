@@ -28,7 +28,7 @@ def tree(tmp_path):
 
 
 def test_pairs_and_classes_are_found(tree):
-    maps = find_label_maps(tree, "training")
+    maps = find_label_maps(tree, "training", reduce_zero_label=True)
     assert maps.classes == CLASSES
     found = [(image.name, labels.name) for image, labels in maps.pairs]
     assert found == [("a.jpg", "a.png"), ("b.jpg", "b.png"), ("more/c.jpg", "more/c.png")]
@@ -99,7 +99,7 @@ CHECKING = [
 @pytest.mark.parametrize(("damage", "sentence"), CHECKING)
 def test_label_maps_that_do_not_fit_are_named(tree, damage, sentence):
     damage(tree / "annotations/training")
-    maps = find_label_maps(tree, "training")
+    maps = find_label_maps(tree, "training", reduce_zero_label=True)
     with pytest.raises(BadImage, match=sentence):
         [maps.load(pair) for pair in maps.pairs]
 
@@ -107,8 +107,18 @@ def test_label_maps_that_do_not_fit_are_named(tree, damage, sentence):
 def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
     """3 is the last of three classes where 0 means unlabelled, and out of range where 0 is the first class."""
     save(tree / "annotations/training/a.png", np.full((5, 7), 3, np.uint8))
-    maps = find_label_maps(tree, "training")
+    maps = find_label_maps(tree, "training", reduce_zero_label=True)
     assert maps.load_labels(maps.pairs[0][1]).max() == 2
-    maps = find_label_maps(tree, "training", reduce_zero_label=False)
-    with pytest.raises(BadImage, match="got 3"):
+    assert maps.doubts() == []
+    maps = find_label_maps(tree, "training")
+    with pytest.raises(BadImage, match=r"got 3.*reduce_zero_label=True"):
         maps.load_labels(maps.pairs[0][1])
+
+
+def test_classes_from_zero_are_not_shifted_unnoticed(tree):
+    for path in (tree / "annotations/training").rglob("*.png"):
+        save(path, np.minimum(np.asarray(Image.open(path)), 2))
+    maps = find_label_maps(tree, "training")
+    assert set(np.concatenate([maps.load(pair)[1].ravel() for pair in maps.pairs])) == {0, 1, 2}
+    (sentence,) = find_label_maps(tree, "training", reduce_zero_label=True).doubts()
+    assert "contain 0 but not 3" in sentence

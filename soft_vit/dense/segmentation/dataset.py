@@ -1,11 +1,13 @@
 """Images with label maps as an MMEngine data set."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+from mmengine.logging import print_log
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
@@ -22,9 +24,9 @@ __all__ = ["LabelMapTree"]
 class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K.
 
-    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`. A sample enters the
-    pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled), `img_path`,
-    `ori_shape` (H, W) and `sample_idx`.
+    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`; a value of
+    reduce_zero_label that seems wrong is logged. A sample enters the pipeline as `img` (uint8 `[3, H, W]`, RGB),
+    `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled), `img_path`, `ori_shape` (H, W) and `sample_idx`.
 
     In training, another pair replaces one that cannot be read or whose label map does not fit, see `ReadingDataset`. In
     a test, a black image replaces an unreadable image and keeps its labels; a label map that cannot be used raises
@@ -36,12 +38,14 @@ class LabelMapTree(ReadingDataset):
         data_root: str | None = None,
         split: str = "training",
         classes: Sequence[str] | None = None,
-        reduce_zero_label: bool = True,
+        reduce_zero_label: bool = False,
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
         self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
+        for sentence in self.maps.doubts():
+            print_log(sentence, "current", logging.WARNING)
         self._pairs, self.maps.pairs = self.maps.pairs, []
         super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from soft_vit.dense.segmentation import LabelMapTree
 
-PACK = [{"type": "PackSegmentation"}]
+OPTIONS = {"reduce_zero_label": True, "pipeline": [{"type": "PackSegmentation"}]}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def save(path, size, value):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_hold_image_and_labels(tree, workers):
-    dataset = LabelMapTree(str(tree), "validation", test_mode=True, pipeline=PACK)
+    dataset = LabelMapTree(str(tree), "validation", test_mode=True, **OPTIONS)
     assert dataset.metainfo["classes"][:3] == ("background", "circle", "triangle")
     loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=pseudo_collate)
     batches = list(loader)
@@ -44,14 +44,14 @@ def test_samples_hold_image_and_labels(tree, workers):
 
 def test_in_training_the_next_image_takes_the_place_of_an_unreadable_one(copied):
     cut(copied / "images/training/00000002.jpg")
-    dataset = LabelMapTree(str(copied), pipeline=PACK)
+    dataset = LabelMapTree(str(copied), **OPTIONS)
     assert dataset[1]["data_samples"].img_path == "00000003.jpg"
     assert dataset.bad_images() == [1]
     assert dataset.why_bad(1).startswith("00000002.jpg: ")
 
 
 def test_in_a_test_a_black_image_does_and_its_labels_count(copied):
-    dataset = LabelMapTree(str(copied), "validation", test_mode=True, pipeline=PACK)
+    dataset = LabelMapTree(str(copied), "validation", test_mode=True, **OPTIONS)
     sound = dataset[1]
     cut(copied / "images/validation/00000002.jpg")
     sample = dataset[1]
@@ -75,4 +75,4 @@ REFUSED = [
 def test_a_tree_that_does_not_fit_is_one_clear_error(copied, split, damage, sentence):
     damage(copied)
     with pytest.raises(ValueError, match=sentence):
-        LabelMapTree(str(copied), split, test_mode=split == "validation", pipeline=PACK)[1]
+        LabelMapTree(str(copied), split, test_mode=split == "validation", **OPTIONS)[1]
