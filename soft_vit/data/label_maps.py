@@ -70,7 +70,7 @@ class LabelMaps:
         return labels
 
     def doubts(self) -> list[str]:
-        """Return a sentence if reduce_zero_label seems wrong: some hundred label maps contain 0 but not the last class."""
+        """Return a sentence if reduce_zero_label seems wrong: a sample of maps contains 0 but not the last class."""
         last, seen = len(self.classes), set()
         for _, entry in self.pairs[:: -(-len(self.pairs) // _SAMPLE)] if self.reduce_zero_label else ():
             with suppress(OSError, ValueError):
