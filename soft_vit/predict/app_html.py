@@ -69,16 +69,16 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
         return _section(
             title, message("This attention is not linear in its values, so an attention matrix does not exist.")
         )
-    weights, (height, width) = layer.row(place), layer.feat_size
+    weights, side = layer.row(place), layer.side
     small = picture.resize((PANEL_SIDE, PANEL_SIDE))
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []
     panels += [(f"head {head}", values) for head, values in enumerate(weights, 1)]
     figures = []
     for name, values in panels:
-        panel = draw_weights(values, small, layer.cell(place), layer.feat_size)
+        panel = draw_weights(values, small, layer.cell(place), (side, side))
         image = f"<img src='{data_url(panel)}' alt='{name}'>"
         figures.append(_figure(image, name, f"{largest_weight(values):.2g}"))
-    note = message(f"{height} x {width} tokens, heads: {len(weights)}; below each name, its largest weight")
+    note = message(f"{side} x {side} tokens, heads: {len(weights)}; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 
 

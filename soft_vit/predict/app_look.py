@@ -4,11 +4,11 @@ Pictures are square, so that every model sees the whole picture and positions ag
 Letters: H heads, N tokens, M keys.
 """
 
+import math
 from collections import defaultdict
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import timm
@@ -19,13 +19,10 @@ from timm.models import model_entrypoint
 from torch import Tensor
 
 from soft_vit.data.images import BadImage, decode_image
-from soft_vit.layers import Attention
-from soft_vit.ops.layout import Layout, square_layout
 from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
 from soft_vit.probe.spectrum import cumulative_singular_values
-from soft_vit.probe.view import key_grid
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders
 
@@ -53,28 +50,30 @@ class Choice(NamedTuple):
 class LayerLook:
     """The attention of one layer. Stages, and layers of a stage, count from 1.
 
-    matrix: `[H, N, M]` on the CPU, None where it was not requested or does not exist. feat_size, key_size: grids of its
-    rows and columns, which follow num_prefix_tokens.
+    matrix: `[H, N, M]` on the CPU, None where it was not requested or does not exist. Its columns are N tokens or fewer
+    on a square, after prefix tokens.
     """
 
     stage: int
     layer: int
     probe: Probe
     matrix: Tensor | None
-    feat_size: tuple[int, int]
-    key_size: tuple[int, int]
-    num_prefix_tokens: int
+
+    @property
+    def side(self) -> int:
+        """Number of tokens on a side of the map."""
+        return math.isqrt(self.matrix.shape[1])
 
     def cell(self, place: tuple[float, float]) -> tuple[int, int]:
         """Return row and column of the token at a place (x, y), both from 0 to 1."""
-        (x, y), (height, width) = place, self.feat_size
-        return min(int(y * height), height - 1), min(int(x * width), width - 1)
+        x, y = (min(int(at * self.side), self.side - 1) for at in place)
+        return y, x
 
     def row(self, place: tuple[float, float]) -> np.ndarray:
         """Return the weights of the token at a place, `[H, h, w]`; needs a matrix."""
-        row, column = self.cell(place)
-        index = self.num_prefix_tokens + row * self.feat_size[1] + column
-        return self.matrix[:, index, self.num_prefix_tokens :].unflatten(-1, self.key_size).numpy()
+        prefix, (row, column) = self.matrix.shape[1] - self.side**2, self.cell(place)
+        weights = self.matrix[:, prefix + row * self.side + column, prefix:]
+        return weights.unflatten(-1, (math.isqrt(weights.shape[-1]), -1)).numpy()
 
     def spectrum(self) -> np.ndarray | None:
         """Return the `cumulative_singular_values`; None without a matrix and above MAX_TOKENS tokens."""
@@ -149,29 +148,14 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
         stages[stage_number(name) or 1].append(name)
     chosen = [names[round(DEPTHS[depth] * (len(names) - 1))] for _, names in sorted(stages.items())]
     matrices: dict[str, Tensor] = {}
-    layouts: dict[str, Layout] = {}
 
-    def keep_layout(name: str, attn: Attention, args: tuple[Any, ...]) -> None:
-        layouts[name] = square_layout(args[0], None, None)
-
-    def keep_matrix(name: str, found: Probe, matrix: Tensor) -> None:
+    def keep(name: str, found: Probe, matrix: Tensor) -> None:
         matrices[name] = matrix[0].float().cpu()
 
     image = predictor.transform(picture)[None]
-    with ExitStack() as stack:
-        for name, attn in watched.items():
-            stack.callback(attn.register_forward_pre_hook(partial(keep_layout, name)).remove)
-        probes = probe(model, image, {name: partial(keep_matrix, name) for name in chosen})
+    probes = probe(model, image, {name: partial(keep, name) for name in chosen})
     layers = {
-        name: LayerLook(
-            stage,
-            layer,
-            probes[name],
-            matrices.get(name),
-            layouts[name].feat_size,
-            key_grid(watched[name], layouts[name].feat_size),
-            layouts[name].num_prefix_tokens,
-        )
+        name: LayerLook(stage, layer, probes[name], matrices.get(name))
         for stage, names in sorted(stages.items())
         for layer, name in enumerate(names, 1)
     }

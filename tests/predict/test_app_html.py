@@ -15,7 +15,7 @@ PICTURE = Image.new("RGB", (8, 8), "grey")
 
 
 def layer_of(matrix: torch.Tensor | None) -> LayerLook:
-    return LayerLook(2, 1, Probe("soft", 5e-4, 0.98), matrix, (2, 3), (2, 3), 1)
+    return LayerLook(2, 1, Probe("soft", 5e-4, 0.98), matrix)
 
 
 def look_of(*layers: LayerLook) -> Look:
@@ -24,7 +24,7 @@ def look_of(*layers: LayerLook) -> Look:
 
 def test_maps_show_each_head_and_follow_the_place():
     torch.manual_seed(0)
-    look = look_of(layer_of(torch.rand(2, 7, 7)))
+    look = look_of(layer_of(torch.rand(2, 5, 5)))
     first, second = (app_html.maps_html(look, PICTURE, place) for place in ((0.1, 0.1), (0.9, 0.9)))
     assert re.findall(r"<figcaption>([\w ]+) <small>", first) == ["mean", "head 1", "head 2"]
     assert "Stage 2, layer 1: soft" in first

@@ -59,23 +59,23 @@ def test_rows_are_those_of_the_tool(trained, depth, layers):
 
 
 @pytest.mark.parametrize(
-    ("name", "stages", "kinds"),
+    ("name", "kinds", "sides"),
     [
-        # Class tokens, reduced keys, one stage, and stages without attention of this package.
-        ("spatial_reduction_pyramid_pico", 4, {"spatial_reduction", "softmax"}),
-        ("linear_vit_tiny_patch16", 1, {"linear"}),
-        ("flatten_swin_tiny", 2, {"FlattenAttention"}),
-        ("vittt_tiny", 1, {"ttt"}),
+        # Sides of the keys: a class token and reduced keys, one stage, and stages without attention of this package.
+        ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [2, 2, 2, 2]),
+        ("linear_vit_tiny_patch16", {"linear"}, [4]),
+        ("flatten_swin_tiny", {"FlattenAttention"}, [16, 8]),
+        # Not linear in its values.
+        ("vittt_tiny", {"ttt"}, [None]),
     ],
 )
-def test_every_form_of_model(name, stages, kinds):
+def test_every_form_of_model(name, kinds, sides):
     found = look(TimmPredictor(name, pretrained=False, img_size=64), picture_of(), "middle")
-    assert len(found.shown) == stages
     assert {layer.probe.attention for layer in found.layers} == kinds
-    for layer in found.shown:
-        assert layer.probe.share > 0
-        # Test-time training is not linear in its values.
-        assert layer.matrix is None if kinds == {"ttt"} else layer.row(PLACE).shape[1:] == layer.key_size
+    assert [layer.matrix is not None and layer.row(PLACE).shape[1:] for layer in found.shown] == [
+        side is not None and (side, side) for side in sides
+    ]
+    assert all(layer.probe.share > 0 for layer in found.shown)
 
 
 def test_random_weights_are_reproducible_and_keep_the_global_generator():
