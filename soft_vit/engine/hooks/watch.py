@@ -1,6 +1,5 @@
 """Log pictures of training batches, shares of attentions, and residuals of the Newton iteration."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +8,16 @@ import torch
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.probe.health import MIN_SHARE, probe, stage_means
+from soft_vit.probe.view import picture_grid
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["WatchHook", "label_text", "picture"]
+__all__ = ["WatchHook", "label_text"]
 
 # Epochs between two pictures, and images in a picture.
 PICTURE_EPOCHS, PICTURE_IMAGES = 10, 16
@@ -60,7 +61,7 @@ class WatchHook(Hook):
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
         inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]
-        # Other tasks have labels that do not fit above an image.
+        # Other tasks have labels that do not fit below an image.
         if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
             self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
@@ -84,7 +85,8 @@ class WatchHook(Hook):
         pixels = images.clamp(0, 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
         names = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
         labels = [label_text(sample, names) for sample in data_samples[:PICTURE_IMAGES]]
-        runner.visualizer.add_image("train_batch", picture(pixels, labels), step=runner.iter + 1)
+        picture = picture_grid([Image.fromarray(image) for image in pixels], labels)
+        runner.visualizer.add_image("train_batch", np.asarray(picture), step=runner.iter + 1)
 
     def _measure(self, runner: Runner, images: Tensor) -> None:
         probes = probe(unwrapped(runner.model).model, images)
@@ -108,20 +110,3 @@ def label_text(sample: Any, names: Sequence[str] | None) -> str:
     share, index = shares.float().cpu().topk(min(2, len(shares)))
     pairs = zip(index.tolist(), share.tolist(), strict=True)
     return " + ".join(f"{names[i] if names else i} {s:.2f}" for i, s in pairs if s >= MIN_MIX)
-
-
-def picture(images: np.ndarray, labels: Sequence[str]) -> np.ndarray:
-    """Return uint8 images `[B, H, W, 3]` in a square grid, each below its label, as uint8 `[H', W', 3]`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = math.ceil(math.sqrt(len(images)))
-    figure = Figure(figsize=(2 * columns, 2.2 * columns), layout="constrained")
-    for place, (image, label) in enumerate(zip(images, labels, strict=True), 1):
-        axes = figure.add_subplot(columns, columns, place)
-        axes.set_title(label, fontsize="small")
-        axes.set_axis_off()
-        axes.imshow(image, interpolation="nearest")
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3]

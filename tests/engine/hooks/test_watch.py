@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -87,9 +88,9 @@ def test_picture_shows_pixels_and_labels(score, names, text, monkeypatch):
     mean, std = torch.tensor([9.0, 50, 99])[:, None, None], torch.tensor(17.0)
     pixels = torch.randint(256, (4, 3, 40, 120))
     shown = []
-    monkeypatch.setattr(watch, "picture", lambda *given: shown.extend(given))
+    monkeypatch.setattr(watch, "picture_grid", lambda *given: shown.extend(given))
     runner = Mock(model=SimpleNamespace(data_preprocessor=SimpleNamespace(mean=mean, std=std)), iter=0)
     runner.train_dataloader.dataset.metainfo = {"classes": names}
     WatchHook()._draw(runner, (pixels - mean) / std, [sample] * 4)
-    assert (shown[0] == pixels.permute(0, 2, 3, 1).numpy()).all()
+    assert (np.stack(shown[0]) == pixels.permute(0, 2, 3, 1).numpy()).all()
     assert shown[1] == [text] * 4
