@@ -2,9 +2,28 @@
 
 from pathlib import Path
 
+from soft_vit.data import CLASSES
 from soft_vit.weights.publish import parse_metric, publish
+from soft_vit.weights.read import Notes
 
 METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
+
+SECRET = "secret_place"
+
+NOTES = Notes(
+    "soft_pico",
+    {"img_size": [64, 64], "newton_iters": 12},
+    {
+        "input_size": (3, 64, 64),
+        "mean": (0.5,) * 3,
+        "std": (64 / 255,) * 3,
+        "crop_pct": 1.0,
+        "interpolation": "bicubic",
+        "crop_mode": "center",
+        "label_names": CLASSES,
+    },
+    {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001", "batch size of a process": "32"},
+)
 
 
 def run(checkpoint: Path, out: Path, **options) -> list[str]:

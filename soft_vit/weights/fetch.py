@@ -209,10 +209,8 @@ def _reason(error: BaseException) -> str:
     """Return the first sentence of a library's error."""
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         error = error.reason
-    said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
-    # gdown puts the reason between a heading and advice.
-    paragraphs = said.partition(":\n\n")[2] or said
-    return " ".join(paragraphs.split("\n\n")[0].split()).split(". ")[0].rstrip(".:")
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(said.split()).split(". ")[0].rstrip(".:")
 
 
 def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:

@@ -66,12 +66,11 @@ def convert(
     *,
     weights: WeightsChoice | None = None,
     model: str | None = None,
-    force: bool = False,
 ) -> list[str]:
     """Write the weights of a file in another layout; return a sentence for each thing done.
 
-    layout: one of `LAYOUTS`. force: replace an existing target. weights, model: see `read_trained_file`. Raises what
-    `read_trained_file` raises, and ValueError for a target that exists or has the wrong suffix for its layout.
+    layout: one of `LAYOUTS`. weights, model: see `read_trained_file`. Raises what `read_trained_file` raises, and
+    ValueError for a target that exists or has the wrong suffix for its layout.
     """
     target = Path(target)
     if layout not in LAYOUTS:
@@ -79,8 +78,8 @@ def convert(
     suffixes = (".safetensors",) if layout == "safetensors" else (".pth", ".pt", ".bin")
     if target.suffix not in suffixes:
         raise ValueError(f"target must end in {' or '.join(suffixes)} for the layout {layout}, got {target}.")
-    if target.exists() and not force:
-        raise ValueError(f"{target} exists already; give another path, or --force to replace it.")
+    if target.exists():
+        raise ValueError(f"{target} exists already; give another path, or remove it.")
     file = read_trained_file(source, weights, model)
     write_atomically(target, written(file, layout))
     sentences = [f"{source} holds weights of {file.model} in the layout {file.layout}."]

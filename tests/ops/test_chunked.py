@@ -67,7 +67,9 @@ def test_results_and_gradients_are_those_of_all_at_once(
         assert (in_turn - at_once).norm() <= 1e-11 * at_once.norm()
 
 
-@pytest.mark.parametrize("kind", ["linear", "ttt", "local", "bigbird"])
+@pytest.mark.parametrize(
+    "kind", ["linear", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ttt", "local", "bigbird"))]
+)
 def test_a_compiler_sees_one_graph_without_parts(kind: str, part_after_part: Callable[[bool], None]) -> None:
     part_after_part(True)
     attn = ATTENTIONS[kind](24, 3, feat_size=GRID, sr_ratio=2).double().eval()
@@ -118,7 +120,7 @@ def small_inputs(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
     """q, v, weight and a tensor without a gradient."""
     g = torch.Generator().manual_seed(0)
     of_heads = function is attend_heads
-    sizes = ((2, 2, 3, 2), (2, 4, 3, 1), (1, 2, 2, 1)) if of_heads else ((2, 1, 5, 3), (2, 1, 5, 2), (1, 1, 3, 2))
+    sizes = ((2, 2, 3, 2), (2, 4, 3, 1), (1, 2, 2, 1)) if of_heads else ((1, 1, 5, 3), (1, 1, 5, 2), (1, 1, 3, 2))
     tensors = [torch.randn(size, generator=g, dtype=torch.float64, requires_grad=True) for size in sizes]
     return *tensors, torch.rand(3, 1, generator=g, dtype=torch.float64)
 

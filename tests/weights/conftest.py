@@ -1,31 +1,16 @@
 """A checkpoint in MMEngine's layout, with contents that must not be published."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import timm
 import torch
-from publications import run
+from publications import NOTES, SECRET, run
+from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.weights.read import NOTES_KEY, Notes
-
-SECRET = "secret_place"
-
-NOTES = Notes(
-    "soft_pico",
-    {"img_size": [64, 64], "newton_iters": 12},
-    {
-        "input_size": (3, 64, 64),
-        "mean": (0.5,) * 3,
-        "std": (64 / 255,) * 3,
-        "crop_pct": 1.0,
-        "interpolation": "bicubic",
-        "crop_mode": "center",
-        "label_names": CLASSES,
-    },
-    {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001", "batch size of a process": "32"},
-)
+from soft_vit.weights.read import NOTES_KEY
 
 
 def state_dict(seed: int) -> dict[str, torch.Tensor]:
@@ -64,6 +49,20 @@ def checkpoint(averaged, plain, tmp_path_factory) -> Path:
     path.parent.mkdir()
     torch.save(content, path)
     return path
+
+
+@pytest.fixture
+def assert_published(averaged) -> Callable[[nn.Module], None]:
+    """Return a function that compares a model with that of the checkpoint."""
+    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
+    expected.load_state_dict(averaged)
+
+    def compare(model: nn.Module) -> None:
+        images = torch.randn(2, 3, 64, 64)
+        with torch.no_grad():
+            assert torch.equal(model.eval()(images), expected(images))
+
+    return compare
 
 
 @pytest.fixture(scope="session")

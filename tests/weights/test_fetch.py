@@ -6,6 +6,7 @@ import multiprocessing
 import socket
 import ssl
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,11 +81,10 @@ def test_the_second_source_is_used(tmp_path):
     ("error", "reason"),
     [
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), "Temporary failure"),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), "Network is unreachable"),
         (ssl.SSLCertVerificationError(1, "certificate verify failed"), "certificate verify failed"),
         (OSError("Tunnel connection failed: 403 Forbidden"), "Tunnel connection failed"),
     ],
-    ids=["unknown name", "no network", "a proxy's certificate", "a proxy's refusal"],
+    ids=str,
 )
 def test_offline(error, reason, tmp_path, monkeypatch):
     def look_up(host, *args, **kwargs):
@@ -101,11 +101,7 @@ def save_with_gdown(*, id, output, use_cookies) -> None:
 
 
 def refuse_with_gdown(**kwargs) -> None:
-    """With a reason in wrapped lines, between a heading and advice for users with a browser."""
-    raise RuntimeError(
-        "Failed to retrieve file url:\n\n\tToo many users have viewed this file\n\trecently. Please try again "
-        "later.\n\nYou may still be able to access the file from the browser:\n\n\thttps://drive.google.com/x"
-    )
+    raise RuntimeError("Failed:\n\n\tToo many users have\n\tviewed this file. Please try again later.")
 
 
 def save_with_the_hub(repo_id, filename, *, local_dir) -> None:
@@ -116,18 +112,12 @@ def save_with_the_hub(repo_id, filename, *, local_dir) -> None:
     ("source", "module", "stub", "reason"),
     [
         ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=save_with_gdown), None),
-        (
-            "gdrive:abcdefghij",
-            "gdown",
-            SimpleNamespace(download=refuse_with_gdown),
-            r"^drive\.google\.com gives no file: Too many users have viewed this file recently$",
-        ),
+        ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=refuse_with_gdown), "users have viewed this file$"),
         ("gdrive:abcdefghij", "gdown", None, "gdown"),
         ("hf-hub:owner/name", "huggingface_hub", SimpleNamespace(hf_hub_download=save_with_the_hub), None),
         ("http://127.0.0.1:1/x", "gdown", None, "Connection refused"),
         ("file:///etc/passwd", "gdown", None, "is not HTTPS"),
     ],
-    ids=["Google Drive", "Google Drive's refusal", "no gdown", "Hugging Face", "a closed port", "a local file"],
 )
 def test_sources(source, module, stub, reason, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, stub)
@@ -184,27 +174,19 @@ def test_processes_at_once(tmp_path):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("text", ["", "no digest", "0" * 63])
-def test_a_record_without_a_digest_is_refused(text, tmp_path):
-    (tmp_path / "a.pth.sha256").write_text(text)
-    with pytest.raises(WeightsError, match=r"a\.pth\.sha256"):
-        recorded_digest(tmp_path / "a.pth")
-
-
-@pytest.mark.parametrize("text", [f"{DIGEST}  a.pth\n", f"{DIGEST.upper()} *a.pth\r\n", DIGEST])
+@pytest.mark.parametrize("text", [f"{DIGEST}  a.pth\n", f"{DIGEST.upper()} *a.pth\r\n", DIGEST, "", DIGEST[1:]])
 def test_recorded_digest(text, tmp_path):
     assert recorded_digest(tmp_path / "a.pth") is None
     (tmp_path / "a.pth.sha256").write_text(text)
-    assert recorded_digest(tmp_path / "a.pth") == DIGEST
+    with nullcontext() if len(text) >= 64 else pytest.raises(WeightsError, match=r"a\.pth\.sha256"):
+        assert recorded_digest(tmp_path / "a.pth") == DIGEST
 
 
-def test_a_named_folder_comes_first(tmp_path, monkeypatch):
+def test_folders(tmp_path, monkeypatch):
+    """A named one comes first; without a name, downloads go into the cache."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", "~")
     assert download_folder() == lookup_folders()[0] == tmp_path
-
-
-def test_without_a_name_downloads_go_into_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", "")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     assert download_folder() == lookup_folders()[-1] == tmp_path / "hub" / "checkpoints"

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import timm
 import torch
 import yaml
 from PIL import Image
 
 from soft_vit.data import draw_shape
-from soft_vit.weights import Entry, load_index
+from soft_vit.weights import Entry
 from soft_vit.weights.model_card import model_card
 
 
@@ -25,31 +24,23 @@ def test_card(published):
         assert row in card
 
 
-def test_snippet_of_the_card_gives_the_model(published, averaged, monkeypatch):
+def test_snippet_of_the_card_gives_the_model(published, assert_published, monkeypatch):
     monkeypatch.chdir(published)
     code = (published / "soft_pico.mine.md").read_text().split("```python")[1].split("```")[0]
     names: dict = {}
     exec(code, names)
-    (entry,) = load_index(published / "index.json")
-    data = timm.data.resolve_model_data_config(names["model"])
-    assert data == {key: entry.cfg[key] for key in data}
+    assert_published(names["model"])
     shape = Image.fromarray(draw_shape(seed=1, index=5).image)
     # The whole image, with values from -2 to 2.
-    images = (torch.from_numpy(np.array(shape)).permute(2, 0, 1)[None] - 127.5) / 64
-    torch.testing.assert_close(names["transform"](shape)[None], images)
-    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
-    expected.load_state_dict(averaged)
-    with torch.no_grad():
-        assert torch.equal(names["model"](images), expected(images))
+    image = (torch.from_numpy(np.array(shape)).permute(2, 0, 1) - 127.5) / 64
+    torch.testing.assert_close(names["transform"](shape), image)
 
 
 @pytest.mark.parametrize(
     ("model", "papers"),
     [
-        ("inline_pvt_tiny", ["abs/2412.06590"]),
         ("soft_norm_pico", ["abs/2110.11945", "abs/2207.03341"]),
         ("softmax_vit_tiny_patch16", []),
-        ("mlla_tiny", ["abs/2405.16605"]),
     ],
 )
 def test_papers_of_the_card(model, papers):

@@ -1,52 +1,37 @@
 """Publishing: the weights with a digest and an entry, without other contents of the checkpoint."""
 
 import hashlib
+import math
 from dataclasses import replace
 
 import pytest
 import timm
 import torch
-from publications import METRIC, run
-from safetensors.torch import load_file
+from publications import METRIC, NOTES, SECRET, run
 
-from soft_vit.data import CLASSES
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import notes_of_config
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.publish import parse_metric
 from soft_vit.weights.read import NOTES_KEY, Notes
-from soft_vit.weights.save import convert
-
-SECRET = "secret_place"
 
 
-def test_file_and_entry(published, averaged):
+def test_file_and_entry(published):
     (entry,) = load_index(published / "index.json")
     data = (published / entry.file).read_bytes()
     assert hashlib.sha256(data).hexdigest() == entry.sha256
     assert entry.file == f"soft_pico.mine-{entry.sha256[:8]}.safetensors"
     assert (entry.size, entry.license, entry.metrics) == (len(data), "mit", (METRIC,))
-    assert entry.cfg["mean"] == (0.5,) * 3
-    assert entry.cfg["std"] == pytest.approx((64 / 255,) * 3)
-    assert (entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((3, 64, 64), 1.0)
-    assert entry.cfg["label_names"] == CLASSES
-    weights = load_file(published / entry.file)
-    assert weights.keys() == averaged.keys()
-    assert all(torch.equal(weights[name], averaged[name]) for name in weights)
+    assert NOTES.cfg.items() <= entry.cfg.items()
 
 
-def test_the_entry_gives_the_model(published, averaged, tmp_path, monkeypatch):
+def test_the_entry_gives_the_model(published, assert_published, monkeypatch):
     """With the options of its training, which names and shapes do not determine."""
     (entry,) = load_index(published / "index.json")
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(published))
     monkeypatch.setitem(ENTRIES, "soft_pico.shapes", replace(entry, tag="shapes"))
-    model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
-    expected = timm.create_model("soft_pico", num_classes=10, img_size=64, newton_iters=12).eval()
-    expected.load_state_dict(averaged)
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        assert torch.equal(model(images), expected(images))
+    assert_published(timm.create_model("soft_pico.shapes", pretrained=True))
 
 
 def test_other_contents_are_not_published(published):
@@ -58,15 +43,22 @@ def test_other_contents_are_not_published(published):
             assert trace.encode() not in content, path
 
 
-def test_the_normalisation_must_be_known(averaged, tmp_path):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"mean": [0.5] * 3},
+        {"mean": [0.5], "std": [0.5]},
+        {"mean": [127.5] * 3},
+        {"mean": [math.nan] * 3},
+        {"std": [0.5, 0, 0.5]},
+    ],
+    ids=str,
+)
+def test_the_normalisation_must_be_known(given, averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
-    for given in ({}, {"mean": [0.5] * 3}, {"mean": [0.5], "std": [0.5]}):
-        with pytest.raises(ValueError, match=r"--mean and --std"):
-            run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
-    for given in ({"mean": [127.5] * 3}, {"mean": [float("nan")] * 3}, {"std": [0.5, 0, 0.5]}):
-        with pytest.raises(ValueError, match=r"in \[0, 1\]"):
-            run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
-    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="--mean and --std"):
+        run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
 
 
 @pytest.mark.parametrize("meta", [{}, {NOTES_KEY: {"model": "soft_pico", "options": {"newton_iters": 12}}}])
@@ -116,8 +108,6 @@ def test_a_vit_has_the_noted_options(tmp_path):
     again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, depth=1).eval()
     images = torch.randn(2, 3, 32, 48)
     assert torch.equal(again(images), model(images))
-    with pytest.raises(ValueError, match=f"released.*{name}"):
-        convert(tmp_path / "vit.pth", tmp_path / "released.pth", "released")
 
 
 @pytest.mark.parametrize(
@@ -141,20 +131,6 @@ def test_mistakes_write_nothing(options, message, checkpoint, averaged, tmp_path
     with pytest.raises(ValueError, match=message):
         run(**{"checkpoint": checkpoint, "out": "out", **options})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.pth", "no head.pth"]
-
-
-@pytest.mark.parametrize(
-    "strange", [{"options": {"img_size": "64"}}, {"cfg": {"input_size": 3}}, {"training": {"learning rate": ["a | b"]}}]
-)
-def test_strange_notes_are_ignored(strange, checkpoint, tmp_path):
-    content = torch.load(checkpoint, weights_only=True)
-    for key, values in strange.items():
-        content["meta"][NOTES_KEY][key] |= values
-    torch.save(content, tmp_path / "strange.pth")
-    run(tmp_path / "strange.pth", tmp_path / "out")
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    assert entry.cfg["input_size"] == (3, 64, 64)
-    assert "a | b" not in (tmp_path / "out" / "soft_pico.mine.md").read_text()
 
 
 @pytest.mark.parametrize("text", ["top1", "top1=", "top1=high", "top1=nan", "=3"])

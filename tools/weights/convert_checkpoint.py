@@ -21,11 +21,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--to", choices=LAYOUTS, required=True)
     parser.add_argument("--weights", choices=("ema", "plain"), help="weights to take if IN holds both (default: ema)")
     parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not note it")
-    parser.add_argument("--force", action="store_true", help="replace OUT")
     args = parser.parse_args(argv)
-    for sentence in convert(
-        args.source, args.target, args.to, weights=args.weights, model=args.model, force=args.force
-    ):
+    for sentence in convert(args.source, args.target, args.to, weights=args.weights, model=args.model):
         print(sentence)
 
 
