@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 
@@ -19,13 +18,6 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([header, *rows])
     return stream.getvalue()
-
-
-def rows_as_csv(rows: Sequence[Any], **same: Any) -> str:
-    """Dataclasses of one kind as CSV, after columns with the same value in each row; "" for no rows."""
-    if not rows:
-        return ""
-    return csv_table([*same, *asdict(rows[0])], ([*same.values(), *asdict(row).values()] for row in rows))
 
 
 def error_cell(error: BaseException) -> str:

@@ -3,18 +3,20 @@
 python -m studies attentions configs/demo/soft_pico_shapes.py
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Report
 from benchmarks.timer import machine_description
 from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import ensure_writable
-from studies.runs import add_run_options, train_each, write_tables
+from studies.runs import add_run_options, train_each
 
 
 @dataclass
@@ -67,7 +69,8 @@ def main(argv: Sequence[str]) -> None:
     out = args.out or args.work_dir / "accuracy"
     ensure_writable(f"{out}.md")
     how = dict(work_dir=args.work_dir, jobs=args.jobs, resume="auto" if args.resume else None)
-    head, text = f"{machine_description('cpu')}; {args.config}", ""
+    command = shlex.join(["python", "-m", "studies", "attentions", *argv])
     for rows in compare_accuracy(args.attentions, args.config, size=args.size, options=args.cfg_options, **how):
-        text = write_tables(out, head, accuracy_table(rows), rows)
-    print(text)
+        report = Report("Accuracy of attentions", args.config, [accuracy_table(rows)], list(map(asdict, rows)))
+        report.write(out, command, machine_description())
+    print(report.page(command, machine_description()))

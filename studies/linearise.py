@@ -7,12 +7,13 @@ Trains the teacher, then the config once for each attention. Run a stopped comma
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Report
 from benchmarks.timer import machine_description
 from soft_vit.cli import ArgumentParser
 from soft_vit.engine.config import resolve
@@ -21,7 +22,7 @@ from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import model_name
 from soft_vit.text_tables import error_cell, markdown_table
 from soft_vit.weights.files import ensure_writable
-from studies.runs import add_run_options, train_each, write_tables
+from studies.runs import add_run_options, train_each
 
 TOP1 = "accuracy/top1"
 # Share of the teacher's accuracy to reach, in percent.
@@ -148,19 +149,17 @@ def linearised_table(rows: Sequence[LinearisedRow]) -> str:
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m studies linearise")
     parser.add_argument("config", metavar="CONFIG", help="path of a config, whose model_name is replaced")
-    parser.add_argument(
-        "--teacher",
-        default="configs/linearise/softmax_pico_shapes.py",
-        metavar="CONFIG",
-        help="config of the teacher (default: %(default)s)",
-    )
+    teacher = "configs/linearise/softmax_pico_shapes.py"
+    parser.add_argument("--teacher", default=teacher, metavar="CONFIG", help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], metavar="N", help="(default: 0)")
     add_run_options(parser, list(ATTENTIONS), work_dir="work_dirs", table="linearised")
     args = parser.parse_args(argv)
-    out, text = args.out or args.work_dir / "linearised", ""
+    out = args.out or args.work_dir / "linearised"
     ensure_writable(f"{out}.md")
+    command = shlex.join(["python", "-m", "studies", "linearise", *argv])
     how = dict(seeds=args.seeds, work_dir=args.work_dir, jobs=args.jobs, options=args.cfg_options)
     for rows in compare_linearised(args.attentions, args.config, args.teacher, **how):
-        head = f"{date.today()}, {machine_description('cpu')}; {args.config}; teacher {rows[0].teacher:.1f} %"
-        text = write_tables(out, head, linearised_table(rows), rows)
-    print(text)
+        case = f"{args.config}; teacher {rows[0].teacher:.1f} %"
+        report = Report("Linearised models", case, [linearised_table(rows)], list(map(asdict, rows)))
+        report.write(out, command, machine_description())
+    print(report.page(command, machine_description()))

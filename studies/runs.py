@@ -15,8 +15,6 @@ from tqdm import tqdm
 from soft_vit.cli import add_config_options
 from soft_vit.engine.config import find_config
 from soft_vit.engine.run import train
-from soft_vit.text_tables import rows_as_csv
-from soft_vit.weights.files import write_atomically
 
 LOG_NAME = "console.log"
 
@@ -80,25 +78,7 @@ def _train_one(config: str, options: dict, work_dir: Path, resume: str | None, t
 def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], work_dir: str, table: str) -> None:
     """Add the options of studies that train once with each attention."""
     parser.add_argument("attentions", nargs="*", default=list(attentions), metavar="ATTENTION", help="(default: all)")
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs at a time, which share the CPU's threads (default: 1)"
-    )
-    parser.add_argument(
-        "--work-dir",
-        type=Path,
-        default=Path(work_dir),
-        metavar="FOLDER",
-        help="contains a folder per run (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="PREFIX", help=f"write PREFIX.md and PREFIX.csv (default: WORK_DIR/{table})"
-    )
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
+    parser.add_argument("--work-dir", type=Path, default=work_dir, help="has a folder per run (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="PREFIX", help=f"of .md and .csv (default: WORK_DIR/{table})")
     add_config_options(parser)
-
-
-def write_tables(out: str | Path, head: str, table: str, rows: Sequence[Any]) -> str:
-    """Write out.md and out.csv, and return the text of out.md."""
-    text = f"{head}\n\n{table}\n"
-    write_atomically(f"{out}.md", text.encode())
-    write_atomically(f"{out}.csv", rows_as_csv(rows).encode())
-    return text

@@ -27,6 +27,7 @@ from soft_vit.engine.config import resolve
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights import load_index
+from studies.linearise import LinearisedRow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
@@ -74,8 +75,8 @@ ENDS_IN = {
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
     "python -m benchmarks atlas-models": ("benchmarks.atlas.models.measure_cases", [[]]),
     "python -m benchmarks check": ("benchmarks.atlas.check.check", None),
-    "python -m studies attentions": ("studies.attentions.compare_accuracy", []),
-    "python -m studies linearise": ("studies.linearise.compare_linearised", []),
+    "python -m studies attentions": ("studies.attentions.compare_accuracy", [[]]),
+    "python -m studies linearise": ("studies.linearise.compare_linearised", [[LinearisedRow("linear", 0, 90.0)]]),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }

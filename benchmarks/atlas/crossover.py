@@ -72,3 +72,18 @@ def crossings(rows: Sequence[AttentionRow], head_dim: int) -> dict[tuple[str, st
         median, lower, upper = (crossover([(tokens, found[i]) for tokens, found in curve]) for i in range(3))
         crossed[key] = Crossing(median, lower, upper, last=curve[-1][0], last_ratio=curve[-1][1][0])
     return crossed
+
+
+def crossing_cell(crossing: Crossing | None) -> str:
+    """Return a cell such as `870 (820 - 930)`, `always`, or `never (1.3 at 3136)`."""
+    if crossing is None:
+        return "not measured"
+    if crossing.place == crossing.lower == crossing.upper:
+        text = _place(crossing.place)
+    else:
+        text = f"{_place(crossing.place)} ({_place(crossing.lower)} - {_place(crossing.upper)})"
+    return f"never ({crossing.last_ratio:.2f} at {crossing.last})" if crossing.place == "never" else text
+
+
+def _place(place: Place) -> str:
+    return place if isinstance(place, str) else f"{float(f'{place:.2g}'):.0f}"

@@ -2,7 +2,7 @@
 
 One image, one attention layer with its projections: width 64, 2 heads of 32 or 1 of 64, on a square map, in fp32. The
 number of reduced tokens stays the same as the map grows. A stopped run continues from its table. The folder gets a
-table as CSV and as Markdown, and pictures.
+table as CSV, and pictures.
 """
 
 import argparse
@@ -20,14 +20,12 @@ from tqdm import tqdm
 
 from benchmarks.atlas.crossover import BASE, QUANTITIES
 from benchmarks.atlas.pictures import plot_crossovers, plot_groups
-from benchmarks.atlas.report import report
 from benchmarks.atlas.table import AttentionRow, open_table, steadiness, write_table
 from benchmarks.memory import step_memory, unless_out_of_memory
 from benchmarks.timer import MODES, spread, time_in_turn
 from soft_vit.layers import ATTENTIONS, Attention, attention_class
 from soft_vit.layers.choice import FIXED_TOKENS, interpolate
 from soft_vit.text_tables import error_cell
-from soft_vit.weights.files import write_atomically
 
 TOKENS = (196, 784, 3136, 12544, 50176)
 HEAD_DIMS = (32, 64)
@@ -184,9 +182,8 @@ def run(args: argparse.Namespace) -> None:
         table = replace(table, rows=rows)
         if rows:
             write_table(path, table)
-    write_atomically(args.out / "figures.md", report(table).encode())
     for head_dim in sorted({row.head_dim for row in table.rows}):
         for quantity in QUANTITIES:
             plot_groups(table.rows, quantity, head_dim, args.out / f"{quantity}_{head_dim}.png")
         plot_crossovers(table.rows, head_dim, args.out / f"crossovers_{head_dim}.png")
-    print(f"Written: atlas.csv, figures.md and pictures in {args.out}.")
+    print(f"Written: atlas.csv and pictures in {args.out}.")

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossings
+from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossing_cell, crossings
 from benchmarks.atlas.groups import measured_with
-from benchmarks.atlas.report import crossing_cell
 from benchmarks.atlas.table import Table
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options

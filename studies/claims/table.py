@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from benchmarks.timer import time_in_turn
 from soft_vit.text_tables import markdown_table
 
 Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
@@ -87,13 +88,13 @@ def _row(claim: Claim, entry: Entry) -> list[str]:
 
 def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
     """Return median CPU seconds of each piece of work, called in turn after a warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds + 1):
-        for name, call in work.items():
-            began = time.process_time()
-            call()
-            times[name].append(time.process_time() - began)
-    return {name: median(values[1:]) for name, values in times.items()}
+
+    def clock(call: Callable[[], object], *_: object) -> float:
+        began = time.process_time()
+        call()
+        return time.process_time() - began
+
+    return {name: median(times) for name, times in time_in_turn(work, rounds, "cpu", clock=clock).items()}
 
 
 def verdict(holds: bool, in_part: bool = False) -> Verdict:

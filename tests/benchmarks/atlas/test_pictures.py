@@ -1,13 +1,8 @@
-"""Labels in pictures, and the page of the shipped table."""
-
-import re
+"""Labels in pictures."""
 
 import pytest
 
 from benchmarks.atlas.pictures import apart
-from benchmarks.atlas.report import report
-from benchmarks.atlas.table import read_table
-from soft_vit.layers.choice import SHIPPED
 
 
 @pytest.mark.parametrize(
@@ -24,10 +19,3 @@ from soft_vit.layers.choice import SHIPPED
 )
 def test_labels_lie_apart(places, moved):
     assert apart(places, 10) == pytest.approx(moved)
-
-
-def test_committed_page_is_of_the_shipped_table():
-    """Figures in the file have four digits."""
-    page = (SHIPPED.parents[2] / "docs" / "atlas" / "figures.md").read_text()
-    assert page == report(read_table(SHIPPED))
-    assert not re.search(r"\bnan\b|None", page)
