@@ -22,6 +22,7 @@ COMMANDS = {
     "models": "benchmarks.models",
     "operator": "benchmarks.operator",
     "attentions": "benchmarks.attentions",
+    "packed": "benchmarks.packed",
     "memory": "benchmarks.savings",
     "resolution": "benchmarks.resolution",
     "data": "benchmarks.data",

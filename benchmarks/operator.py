@@ -63,18 +63,18 @@ def measure_operators(
     for length in tokens:
         tensors = make_inputs(length, device=device, **inputs)
         for direction in passes:
-            call = _forward if direction == "forward" else _forward_backward
+            call = forward if direction == "forward" else forward_backward
             steps = {label: partial(call, form, inputs_of(form, tensors)) for label, form in operators.items()}
             timings += measure(steps, direction, dict.fromkeys(steps, length), rounds, device, counted=steps)
     return timings
 
 
-def _forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
+def forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
     with torch.inference_mode():
         operator(**inputs)
 
 
-def _forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
+def forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
     inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
     out = operator(**inputs)
     torch.autograd.grad(out, list(inputs.values()), torch.ones_like(out), allow_unused=True)

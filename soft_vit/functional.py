@@ -6,15 +6,14 @@ sequences.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention import name_hint
+from soft_vit.layers.attention import ATTENTIONS, name_hint
 from soft_vit.layers.attention.base import grid_limit, window
 from soft_vit.layers.attention.bottleneck import average_tokens
 from soft_vit.layers.attention.cosformer import cosformer_attention, turned_features
@@ -40,7 +39,7 @@ from soft_vit.ops import gaussian_attention, soft_attention
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import MIN_NORMALIZER, linear_attention
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision, wide_dtype
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 from soft_vit.ops.packed import Packing, packed_softmax, packing
 from soft_vit.ops.soft.options import Inverse, InverseOptions
@@ -155,57 +154,78 @@ def _soft(
         return soft_attend(q, tokens, wide, options, k).to(v.dtype)
 
 
+def _packed_softmax(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    return packed_softmax(q, k, v, packing.lengths)
+
+
+def _packed_softmax_one(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    return packed_softmax(q, k, v, packing.lengths, add_one=True)
+
+
+def _packed(mix: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an attention of packed tokens `[T, H, D]` by mix, which takes chunks `[G, H, L, D]` at least in fp32."""
+
+    @wraps(mix)
+    def attend(q: Tensor, k: Tensor, v: Tensor, packing: Packing, **options: Any) -> Tensor:
+        with full_precision(q):
+            chunks = (packing.chunks(at_least_float32(x)) for x in (q, k, v))
+            return packing.tokens(mix(*chunks, packing, **options)).to(v.dtype)
+
+    return attend
+
+
 def _divided(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
-    """Return `q_i sum_j k_j v_j^T / q_i sum_j k_j` for features q and k `[T, H, F]`, in v's dtype."""
-    with full_precision(q):
-        state, total = packing.outer_sum(k, at_least_float32(v)), packing.of_tokens(packing.sum(k))
-        normalizer = (q * total).sum(-1, keepdim=True).clamp(min=MIN_NORMALIZER)
-        return (packing.multiply(q, state) / normalizer).to(v.dtype)
+    """Return `q_i sum_j k_j v_j^T / q_i sum_j k_j` for chunks of features q and k `[G, H, L, F]`."""
+    k = k * packing.inside
+    state, total = packing.total(k.mT @ v), packing.total(k.sum(2)[..., None])
+    return q @ state / (q @ total).clamp(min=MIN_NORMALIZER)
 
 
+@_packed
 def _packed_linear(q: Tensor, k: Tensor, v: Tensor, packing: Packing, features: Features = "elu") -> Tensor:
     phi = FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))]
     return _divided(phi(q), phi(k), v, packing)
 
 
+@_packed
 def _packed_focused(q: Tensor, k: Tensor, v: Tensor, packing: Packing, power: float = 3.0) -> Tensor:
     return _divided(focused_features(q, power), focused_features(k, power), v, packing)
 
 
+@_packed
 def _packed_performer(
     q: Tensor, k: Tensor, v: Tensor, packing: Packing, projection: Tensor | None = None, kernel: Kernel = "softmax"
 ) -> Tensor:
-    check_choice("kernel", kernel, ("softmax", "relu"))
-    with full_precision(q):
-        projection = (_random_features(q) if projection is None else projection).to(wide_dtype(q))
-        if kernel == "relu":
-            return _divided(relu_features(q, projection), relu_features(k, projection), v, packing)
-        largest = packing.of_tokens(packing.max(key_exponents(k, projection)))
-        return _divided(query_features(q, projection, largest), key_features(k, projection, largest), v, packing)
+    projection = (_random_features(q) if projection is None else projection).to(q.dtype)
+    if check_choice("kernel", kernel, ("softmax", "relu")) == "relu":
+        return _divided(relu_features(q, projection), relu_features(k, projection), v, packing)
+    largest = packing.largest(key_exponents(k, projection).masked_fill(~packing.inside, -math.inf))
+    return _divided(query_features(q, projection, largest), key_features(k, projection, largest), v, packing)
 
 
+@_packed
 def _packed_efficient(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
-    k = (k - packing.of_tokens(packing.max(k))).exp()
-    k = k / packing.of_tokens(packing.sum(k))
-    return packing.multiply(q.softmax(-1), packing.outer_sum(k, v))
+    k = k.masked_fill(~packing.inside, -math.inf)
+    k = (k - packing.largest(k)).exp()
+    return q.softmax(-1) @ (packing.total(k.mT @ v) / packing.total(k.sum(2)[..., None]))
 
 
+@_packed
 def _packed_sima(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
-    with full_precision(q):
-        q, k = (at_least_float32(x) for x in (q, k))
-        q, k = (x / packing.of_tokens(packing.sum(x.abs()).clamp(min=1e-12)) for x in (q, k))
-        return packing.multiply(q, packing.outer_sum(k, at_least_float32(v))).to(v.dtype)
+    q_sum, k_sum = (packing.total(x.abs().sum(2, keepdim=True)).clamp(min=1e-12) for x in (q, k))
+    return (q / (q_sum * k_sum)) @ packing.total(k.mT @ v)
 
 
+@_packed
 def _packed_hydra(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
-    with full_precision(q):
-        q, k = (F.normalize(at_least_float32(x).flatten(1), dim=1).view_as(x) for x in (q, k))
-        return (q * packing.of_tokens(packing.sum(k * at_least_float32(v)))).to(v.dtype)
+    q, k = (x / torch.linalg.vector_norm(x, dim=(1, 3), keepdim=True).clamp(min=1e-12) for x in (q, k))
+    return q * packing.total((k * v).sum(2, keepdim=True))
 
 
+@_packed
 def _packed_cosformer(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
-    place = packing.position.to(at_least_float32(q).dtype)
-    angle = (0.5 * math.pi * place / packing.of_tokens(packing.lengths))[:, None, None]
+    length = packing.lengths[packing.sequence][:, None, None, None]
+    angle = 0.5 * math.pi * packing.position.to(q.dtype) / length
     return _divided(turned_features(q, angle), turned_features(k, angle), v, packing)
 
 
@@ -216,31 +236,29 @@ class Operator(NamedTuple):
     """`(q, k, v, layout, **options)`."""
     scaled: Literal["products", "distances", None] = None
     """Whether products or squared distances of queries and keys have a factor `D^(-1/2)`."""
-    cross: bool = False
-    """Whether keys may be other tokens than queries."""
     packed: Callable[..., Tensor] | None = None
     """`(q, k, v, packing, **options)`."""
 
 
 OPERATORS: dict[str, Operator] = {
-    "softmax": Operator(_softmax, "products", True, packed_softmax),
-    "softmax_one": Operator(_softmax_one, "products", True, partial(packed_softmax, add_one=True)),
-    "gaussian": Operator(_gaussian, "distances", True),
-    "linear": Operator(_linear, None, True, _packed_linear),
-    "focused": Operator(_focused, None, True, _packed_focused),
-    "performer": Operator(_performer, "distances", True, _packed_performer),
-    "efficient": Operator(efficient_attention, None, True, _packed_efficient),
-    "hydra": Operator(_hydra, None, True, _packed_hydra),
-    "inline": Operator(inline_attention, "products", True),
-    "sima": Operator(sima_attention, None, False, _packed_sima),
-    "cosformer": Operator(cosformer_attention, None, False, _packed_cosformer),
+    "softmax": Operator(_softmax, "products", _packed_softmax),
+    "softmax_one": Operator(_softmax_one, "products", _packed_softmax_one),
+    "gaussian": Operator(_gaussian, "distances"),
+    "linear": Operator(_linear, None, _packed_linear),
+    "focused": Operator(_focused, None, _packed_focused),
+    "performer": Operator(_performer, "distances", _packed_performer),
+    "efficient": Operator(efficient_attention, None, _packed_efficient),
+    "hydra": Operator(_hydra, None, _packed_hydra),
+    "inline": Operator(inline_attention, "products"),
+    "sima": Operator(sima_attention, None, _packed_sima),
+    "cosformer": Operator(cosformer_attention, None, _packed_cosformer),
     "nystrom": Operator(_nystrom, "products"),
     "skyformer": Operator(_skyformer, "distances"),
     "soft": Operator(_soft, "distances"),
 }
 FUNCTIONAL_KINDS = tuple(OPERATORS)
 """The attention types of `attention`."""
-CROSS_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.cross)
+CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].takes_context)
 """Those of them whose keys may be other tokens than queries."""
 PACKED_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.packed)
 """The attention types of `varlen_attention`."""
@@ -279,7 +297,7 @@ def attention(
     operator = _operator(kind, options)
     _check_tensors(query, key, value, "BHND")
     (B, _, M, _), mask = key.shape, key_padding_mask
-    if not operator.cross and query.shape[2] != M:
+    if kind not in CROSS_KINDS and query.shape[2] != M:
         raise ValueError(
             f"key must be as many tokens as query for {kind!r}, which relates tokens of one sequence, got {M} keys for "
             f"{query.shape[2]} queries."

@@ -107,6 +107,24 @@ def test_keys_of_other_tokens(kind):
     assert relative_error(masked[1:], alone) < 1e-12
 
 
+@pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
+def test_context(kind):
+    attn = ATTENTIONS[kind](DIM, HEADS, feat_size=(7,), dtype=torch.float64).eval()
+    x, context = tokens(2, 7), tokens(2, 11, seed=2)
+    mask = torch.arange(11) < torch.tensor([[11], [8]])
+    if kind not in CROSS_KINDS:
+        with pytest.raises(ValueError, match="context"):
+            attn(x, (7,), context=context)
+        return
+    found = attn(x, (7,), key_padding_mask=mask, context=context)
+    alone = attn(x[1:], (7,), context=context[1:, :8])
+    assert relative_error(found[1:], alone) < 1e-12
+    if kind == "softmax":
+        q, k, v = attn.project(x)[0], *attn.project(context)[1:]
+        expected = attn.proj(merge_heads(F.scaled_dot_product_attention(q, k, v, mask[:, None, None])))
+        assert relative_error(found, expected) < 1e-12
+
+
 def test_soft_gathers_values_by_the_kernel_of_other_keys():
     q, k, v = qkv(*[(2, 3, 8, 4)] * 3)
     landmarks = (q * 4**-0.25).unflatten(2, (4, 2)).mean(3)

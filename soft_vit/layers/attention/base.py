@@ -99,6 +99,9 @@ class Attention(nn.Module):
     qk_of_each_token: ClassVar[bool] = True
     """Whether each token has a query and a key, as a rotary embedding requires."""
 
+    takes_context: ClassVar[bool] = False
+    """Whether keys and values may be those of other tokens than queries (cross-attention)."""
+
     no_mask: str = "it does not define one"
     """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 
@@ -141,18 +144,35 @@ class Attention(nn.Module):
         return k if rotate is None else rotate(k)
 
     def forward(
-        self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, key_padding_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        feat_size: FeatSize,
+        num_prefix_tokens: int = 0,
+        key_padding_mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
 
         key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at these tokens is the
         same as without the others, if the attention's structure is too: any tokens may be masked where all are mixed
         alike, and trailing ones where there are windows. The result at masked tokens is finite and meaningless.
+        context: tokens `[B, M, C]` of keys and values, for attentions that take it (`takes_context`); the mask is then
+        theirs, `[B, M]`, and convolutions of values are left out.
 
         Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
         token, or for an attention that takes none (`no_mask`).
         """
-        return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+        if context is None:
+            return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+        if not self.takes_context:
+            raise ValueError(f"context must be None for {type(self).__name__}, which relates the tokens of one map.")
+        self.layout(x, feat_size, num_prefix_tokens, None)
+        size = (context.shape[1],)
+        return self.cross(x, context, token_layout(context, size, 0, key_padding_mask, True, self.no_mask))
+
+    def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
+        """Mix context `[B, M, C]`, of that layout, for tokens x `[B, P + N, C]`."""
+        raise NotImplementedError
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Mix tokens x `[B, P + N, C]` of that layout.
@@ -219,6 +239,10 @@ class SelfAttention(Attention):
         q, k, v = self.project(x)
         x = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
         return self.output(self.add_residual(x, v, layout))
+
+    def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
+        q, (_, k, v) = self.project(x)[0], self.project(context)
+        return self.output(self.attend(self.queries(q), self.keys(k), v, layout))
 
 
 class ScoreAttention(SelfAttention):

@@ -21,6 +21,7 @@ class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 

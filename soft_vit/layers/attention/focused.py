@@ -47,6 +47,7 @@ class FocusedAttention(SelfAttention):
     """
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 

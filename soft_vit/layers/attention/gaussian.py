@@ -16,6 +16,7 @@ class GaussianAttention(SelfAttention):
     """
 
     cost: str = "N^2"
+    takes_context: ClassVar[bool] = True
     key_is_query: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
@@ -26,10 +27,17 @@ class GaussianAttention(SelfAttention):
         super().__init__(dim, num_heads, **options)
         self.normalize = normalize
 
-    def attend(self, q: Tensor, v: Tensor, layout: Layout) -> Tensor:  # type: ignore[override]  # no keys
-        """Mix values `[B, H, P + N, C / H]` by scaled queries of that shape."""
-        return gaussian_attention(q, v, self.normalize, layout.key_mask)
+    def attend(self, q: Tensor, v: Tensor, layout: Layout, k: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Mix values `[B, H, P + N, C / H]` by scaled queries of that shape, which are the keys by default."""
+        return gaussian_attention(q, v, self.normalize, layout.key_mask, k)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, v = self.project(x)
         return self.output(self.attend(self.queries(q, rotate) * self.head_dim**-0.25, v, layout))
+
+    def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
+        if self.normalize:
+            raise ValueError("normalize must be False with a context: it scales queries and keys that are the same.")
+        q, (k, v) = self.project(x)[0], self.project(context)
+        q, k = (self.queries(part) * self.head_dim**-0.25 for part in (q, k))
+        return self.output(self.attend(q, v, layout, k))

@@ -27,6 +27,7 @@ class HydraAttention(SelfAttention):
     """
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     qk_norm: ClassVar[bool] = False
     no_mask: str = ""

@@ -82,6 +82,7 @@ class InLineAttention(SelfAttention):
     """
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 

@@ -23,6 +23,7 @@ class LinearAttention(SelfAttention):
     """
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 

@@ -97,6 +97,7 @@ class PerformerAttention(SelfAttention):
     """
 
     cost: str = "N"
+    takes_context: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
     projection: Tensor

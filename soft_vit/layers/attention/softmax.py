@@ -13,6 +13,7 @@ class SoftmaxAttention(ScoreAttention):
     """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
     cost: str = "N^2"
+    takes_context: ClassVar[bool] = True
     needs_grid: ClassVar[bool] = False
     no_mask: str = ""
 
