@@ -1,18 +1,25 @@
 """Labelled images on disk: a folder for each class, or one folder with a list of labels."""
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
 __all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "named", "read_image", "read_lines"]
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".apng"}
+SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
+# Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
+SUFFIXES |= {".avif", ".heic", ".heif", ".j2k", ".jp2", ".pbm", ".pgm", ".pnm", ".ppm", ".qoi", ".tga"}
+_SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
+_ORIENTATION = 0x0112
+# Files that `LabelledImages.summary` opens.
+_SAMPLE = 100
 
 
 class BadImage(ValueError):
@@ -21,16 +28,39 @@ class BadImage(ValueError):
 
 @dataclass
 class LabelledImages:
-    """Images with labels: `samples` are files with the index of their class in `classes`."""
+    """Images with labels: `samples` are files with the index of their class in `classes`.
+
+    left_out: number of files by suffix that are not images.
+    """
 
     storage: Storage
     classes: list[str]
     samples: list[tuple[Entry, int]]
+    left_out: dict[str, int] = field(default_factory=dict)
 
     def load(self, entry: Entry) -> Image.Image:
         """Return the image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
         with named(entry):
             return decode_image(self.storage.read(entry))
+
+    def summary(self) -> str:
+        """Return a line about the files of each class and those left out, and what the headers of a sample show."""
+        counts = Counter(label for _, label in self.samples)
+        ranked = sorted((counts[label], name) for label, name in enumerate(self.classes))
+        sizes = " to ".join(f"{count} ({name})" for count, name in (ranked[0], ranked[-1]))
+        others = ", ".join(f"{count} {suffix or 'without one'}" for suffix, count in self.left_out.items()) or "none"
+        sample, turned, dark = self.samples[:: -(-len(self.samples) // _SAMPLE)], 0, 0
+        for entry, _ in sample:
+            # Unreadable files are reported when they are used.
+            with suppress(Exception), Image.open(io.BytesIO(self.storage.read(entry))) as image:
+                turned += image.getexif().get(_ORIENTATION, 1) > 1
+                dark += image.mode in _SIXTEEN_BITS and image.getextrema()[1] < 4096
+        return (
+            f"{len(self.samples)} images in {len(ranked)} classes of {sizes}; files left out by suffix: {others}; of "
+            f"{len(sample)} images looked at, {turned} have an EXIF rotation"
+            + f" and {dark} use at most 12 of their 16 bits, which makes them dark."
+            * bool(dark)
+        )
 
 
 @contextmanager
@@ -48,8 +78,8 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     max_pixels: refuse larger images before their pixels are decoded.
 
     Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
-    refused. The EXIF orientation is ignored, as by torchvision and timm. Pillow refuses more than 179 million pixels,
-    against decompression bombs.
+    refused. The image is turned as its EXIF orientation says. Pillow refuses more than 179 million pixels, against
+    decompression bombs.
     """
     try:
         image = Image.open(io.BytesIO(data))
@@ -59,7 +89,11 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
             raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
-        if image.mode in ("I;16", "I;16B", "I;16L", "I"):
+        image.load()
+        with suppress(Exception):
+            # Damaged EXIF data do not make an image unreadable.
+            ImageOps.exif_transpose(image, in_place=True)
+        if image.mode in _SIXTEEN_BITS:
             # Pillow would clip at 255.
             image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
         elif image.mode == "P" and "transparency" in image.info:
@@ -104,9 +138,12 @@ def find_images(
     if not root.is_dir():
         raise FileNotFoundError(f"The folder {root} does not exist.")
     storage = require_storage(root, split)
-    entries = [entry for entry in storage.entries() if is_image(entry.name)]
+    files = storage.entries()
+    entries = [entry for entry in files if is_image(entry.name)]
     if not entries:
         raise ValueError(f"{storage.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
+    others = (PurePath(entry.name) for entry in files if not is_image(entry.name))
+    left_out = Counter(path.suffix.lower() for path in others if not path.name.startswith("."))
     top = "" if isinstance(storage, FolderStorage) else _common_folder(entries)
     names = list(classes) if classes is not None else _listed_classes(root, split)
     inside = [entry.name.removeprefix(top) for entry in entries]
@@ -117,9 +154,11 @@ def find_images(
         listed = root / (f"{split}.txt" if label_file is None else label_file)
         labels = _labels_of_list(storage, listed, inside)
         source = f"A label in {listed}"
-    names = names or _ordered(set(labels))
+    names = names or in_order(set(labels))
     places = _places(names, set(labels), source)
-    return LabelledImages(storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)])
+    return LabelledImages(
+        storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)], left_out
+    )
 
 
 def is_image(path: str | PurePath) -> bool:
@@ -137,8 +176,10 @@ def _common_folder(entries: Sequence[Entry]) -> str:
     return ""
 
 
-def _ordered(names: set[str]) -> list[str]:
-    return sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names)
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of classes sorted by number if all are numbers, else as text."""
+    names = sorted(names)
+    return sorted(names, key=int) if all(map(str.isdecimal, names)) else names
 
 
 def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list[str]:
@@ -178,11 +219,11 @@ def _listed_classes(root: Path, split: str) -> list[str] | None:
     if isinstance(train, FolderStorage):
         # Faster than listing a million files.
         folders = {path.name for path in train.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
-        return _ordered(folders)
+        return in_order(folders)
     images = [entry for entry in train.entries() if is_image(entry.name)]
     top = _common_folder(images) if images else ""
     inside = [entry.name.removeprefix(top) for entry in images]
-    return _ordered({name.split("/")[0] for name in inside if "/" in name})
+    return in_order({name.split("/")[0] for name in inside if "/" in name})
 
 
 def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Finding labelled images in folders and archives, and decoding what is there."""
 
 import io
+import itertools
 import os
 import pickle
 import re
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import BadImage, decode_image, find_images, read_image
+from soft_vit.data.images import BadImage, decode_image, find_images, in_order, read_image
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -228,10 +229,37 @@ def test_values_survive_the_conversion(data, pixels):
     assert np.asarray(image)[0, :, 1].tolist() == pixels
 
 
-def test_orientation_is_left_alone():
+def rotated(array: np.ndarray, kind: str = "PNG") -> bytes:
+    """An image that its EXIF data turns by 90 degrees clockwise when it is shown."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert decode_image(encode(np.zeros((4, 6, 3), np.uint8), "JPEG", exif=exif)).size == (6, 4)
+    return encode(array, kind, exif=exif)
+
+
+def test_images_are_turned_as_their_exif_data_say():
+    pixels = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
+    np.testing.assert_array_equal(np.asarray(decode_image(rotated(pixels))), np.rot90(pixels, -1))
+    assert decode_image(rotated(pixels, "JPEG")).size == (4, 6)
+    # Damaged EXIF data do not make an image unreadable.
+    assert decode_image(encode(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
+
+
+def test_the_summary_tells_what_was_found_and_what_was_left_out(tmp_path):
+    root = make_tree(tmp_path, each=3)
+    (root / "train" / "a" / "more.jfif").write_bytes(rotated(np.zeros((4, 6, 3), np.uint8), "JPEG"))
+    for name in ("a/x.cr2", "a/y.CR2", "b/notes"):
+        (root / "train" / name).write_bytes(b"")
+    (root / "train" / "b" / "dark.png").write_bytes(encode(np.full((4, 6), 4095, np.uint16)))
+    (root / "train" / "b" / "damaged.png").write_bytes(b"")
+    assert find_images(root, "train").summary() == (
+        "9 images in 2 classes of 4 (a) to 5 (b); files left out by suffix: 2 .cr2, 1 without one; of 9 images looked "
+        "at, 1 have an EXIF rotation and 1 use at most 12 of their 16 bits, which makes them dark."
+    )
+
+
+def test_the_order_of_classes_does_not_depend_on_the_order_of_a_set():
+    for names in itertools.permutations(("1", "01", "001", "2")):
+        assert in_order(names) == ["001", "01", "1", "2"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])

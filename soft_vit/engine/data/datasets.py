@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from mmengine.dataset import BaseDataset
+from mmengine.logging import print_log
 from PIL import Image
 
 from soft_vit.data import CLASSES, ShapeImages
@@ -36,6 +37,7 @@ class ImageTree(ReadingDataset):
     ) -> None:
         require_data_root(data_root)
         self.images = find_images(data_root, split, label_file=label_file, classes=classes)
+        print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         self._numbers = list(range(len(self.images.classes)))
         super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
