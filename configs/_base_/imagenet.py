@@ -8,10 +8,10 @@ data_root = None
 num_classes = 1000
 image_size = 224
 
+# mean and std here, and crop_pct, crop_mode and interpolation of the test pipeline, are those that the weights of
+# load_from note, or else ImageNet's; a config may set them.
 data_preprocessor = dict(
     type="RecipeDataPreprocessor",
-    mean=[123.675, 116.28, 103.53],
-    std=[58.395, 57.12, 57.375],
     num_classes=num_classes,
     reprob=0.25,
     mixup=0.8,
@@ -31,7 +31,7 @@ train_pipeline = [
 ]
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", crop_pct=0.875, interpolation="bicubic"),
+    dict(type="TimmEvalCrop"),
     dict(type="PackInputs"),
 ]
 

@@ -11,7 +11,7 @@ load_from = "timm://soft_tiny"
 data_preprocessor = dict(num_classes=num_classes, reprob=0.1, mixup=0.0, cutmix=0.0, smoothing=0.0)
 test_pipeline = [
     dict(type="LoadedImage"),
-    dict(type="TimmEvalCrop", crop_pct=1.0, interpolation="bicubic"),
+    dict(type="TimmEvalCrop", crop_pct=1.0),
     dict(type="PackInputs"),
 ]
 train_dataloader = dict(batch_size=16, drop_last=False)

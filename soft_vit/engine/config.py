@@ -7,31 +7,38 @@ checks. MMEngine saves its result, which is exactly what runs, in the work direc
 |---|---|
 | `data_root` | data sets without a folder of their own |
 | `image_size` | the model, generated data sets, and transforms that crop or resize |
-| `num_classes` | the model and the data preprocessor; None counts the classes of the training images |
+| `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
 
 An entry that the file does not set takes the shared value. An option also changes entries with the file's value.
+
+`RecipeDataPreprocessor` and `TimmEvalCrop` take what they leave open, such as mean and crop_pct, from the notes of the
+weights that a run begins with or tests, and otherwise from ImageNet's usual preprocessing.
 """
 
+import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import timm
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
+from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.data.images import find_images
 from soft_vit.engine.errors import one_line
 from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
+from soft_vit.engine.models.finetune import TIMM_PREFIX, noted_cfg
 from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
 from soft_vit.registry import DATASETS
 from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import Notes
 
-__all__ = ["entries", "find_config", "resolve", "timm_model_of", "type_name"]
+__all__ = ["datasets_in", "entries", "find_config", "model_class", "resolve", "timm_model_of", "type_name"]
 
 _SHARED = ("data_root", "image_size", "num_classes")
 _SPLITS = ("train", "val", "test")
@@ -41,6 +48,11 @@ _SIZED = {
     "ShapesDataset": "size",
     "TimmAugment": "img_size",
     "TimmEvalCrop": "img_size",
+}
+# Arguments that these types take from the notes of weights, and their values without notes.
+_NOTED = {
+    "RecipeDataPreprocessor": {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD},
+    "TimmEvalCrop": {"crop_pct": DEFAULT_CROP_PCT, "crop_mode": "center", "interpolation": "bicubic"},
 }
 # Keys that MMEngine reads from a config, in addition to the arguments of its Runner.
 _READ_BY_RUNNER = {
@@ -71,17 +83,19 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     *,
     work_dir: str | Path | None = None,
-    num_classes: int | None = None,
+    tested: Notes | None = None,
     resume: str | None = None,
     amp: bool = False,
     auto_scale_lr: bool = False,
     validate: bool = True,
     launcher: str = "none",
+    say: Callable[[str], None] = print,
 ) -> Config:
     """Return the config that runs, from a file, options, shared values, flags and this machine.
 
     config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as of
-    `--cfg-options`. num_classes: of a checkpoint, for a config without a number of classes. Flags are those of
+    `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` then has no effect. say: receives a
+    sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.
 
     Raises FileNotFoundError for a missing file, and ValueError for a file that cannot be read, an option that does not
@@ -94,7 +108,7 @@ def resolve(
 
     _share_data_root(cfg, before["data_root"])
     if cfg.get("num_classes", 0) is None and not _timm_model(cfg).get("num_classes"):
-        cfg.num_classes = num_classes or _count_classes(cfg)
+        cfg.num_classes = (tested and len(tested.cfg.get("label_names", ()))) or _count_classes(cfg)
     _share_num_classes(cfg, before["num_classes"], options)
     _share_image_size(cfg, before["image_size"], options)
 
@@ -106,12 +120,17 @@ def resolve(
         _use_amp(cfg)
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-    _choose_checkpoint(cfg, resume)
+    if tested is None:
+        _require_weights_of_the_model(cfg, options)
+        _choose_checkpoint(cfg, resume, say)
+    else:
+        cfg.load_from, cfg.resume = None, False
+    _take_noted(cfg, tested, say)
 
     fit_loaders(cfg)
     fit_processes(cfg, launcher)
     if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
-        scale_learning_rate(cfg)
+        scale_learning_rate(cfg, say)
 
     _check_options(cfg, options)
     return cfg
@@ -209,17 +228,17 @@ def _loaders(cfg: Config) -> Iterator[tuple[str, dict[str, Any]]]:
             yield split, cfg[f"{split}_dataloader"]
 
 
-def _datasets(config: Any) -> Iterator[dict[str, Any]]:
+def datasets_in(config: Any) -> Iterator[dict[str, Any]]:
     """Yield the entry of a data set, and those of data sets that it wraps."""
     if isinstance(config, dict):
         yield config
         for inner in (config.get("dataset"), *config.get("datasets", ())):
-            yield from _datasets(inner)
+            yield from datasets_in(inner)
 
 
 def _datasets_of(cfg: Config) -> Iterator[dict[str, Any]]:
     for _, loader in _loaders(cfg):
-        yield from _datasets(loader.get("dataset"))
+        yield from datasets_in(loader.get("dataset"))
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -235,11 +254,11 @@ def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str
 def _share_data_root(cfg: Config, old: Any) -> None:
     if cfg.get("data_root") is None:
         return
+    if isinstance(cfg.data_root, list | tuple):
+        raise ValueError(f"data_root must be one folder, got {cfg.data_root}.")
     cfg.data_root = str(cfg.data_root)
     for dataset in _datasets_of(cfg):
-        cls = DATASETS.get(dataset.get("type", ""))
-        takes = "data_root" in dataset or (cls and "data_root" in inspect.signature(cls.__init__).parameters)
-        if takes and dataset.get("data_root") in (None, old):
+        if _takes_data_root(dataset) and dataset.get("data_root") in (None, old):
             dataset["data_root"] = cfg.data_root
     for place, entry in entries(cfg) if old not in (None, cfg.data_root) else ():
         for key, value in entry.items():
@@ -247,13 +266,30 @@ def _share_data_root(cfg: Config, old: Any) -> None:
                 raise ValueError(f"{place}.{key} must follow data_root={cfg.data_root}, got {value}; set it as well.")
 
 
+def _takes_data_root(dataset: Mapping[str, Any]) -> bool:
+    """Return whether a data set has the argument `data_root`, itself or in a base class that gets its `**kwargs`."""
+    if "data_root" in dataset:
+        return True
+    for cls in inspect.getmro(DATASETS.get(dataset.get("type", "")) or object):
+        parameters = inspect.signature(cls.__init__).parameters
+        if "data_root" in parameters or all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
+            return "data_root" in parameters
+    return False
+
+
 def _count_classes(cfg: Config) -> int | None:
-    """Return the number of classes of the training images, or None for a config without their folder."""
-    for dataset in _datasets((cfg.get("train_dataloader") or {}).get("dataset")):
-        if type_name(dataset) == "ImageTree" and dataset.get("data_root"):
-            given = {key: dataset[key] for key in ("label_file", "classes") if dataset.get(key)}
-            return len(find_images(dataset["data_root"], dataset.get("split", "train"), **given).classes)
-    return None
+    """Return the number of classes that the training data names, or None as long as its folder is not given."""
+    dataset = copy.deepcopy((cfg.get("train_dataloader") or {}).get("dataset"))
+    parts = list(datasets_in(dataset))
+    if not parts or any(_takes_data_root(one) and not one.get("data_root") for one in parts):
+        return None
+    for one in parts:
+        one.pop("pipeline", None)
+    with DefaultScope.overwrite_default_scope(cfg.get("default_scope") or "mmengine"):
+        classes = getattr(DATASETS.build(dataset), "metainfo", {}).get("classes")
+    if not classes:
+        raise ValueError(f"num_classes must be set for a {type_name(dataset)}, which does not name its classes.")
+    return len(classes)
 
 
 def _share_num_classes(cfg: Config, old: Any, options: Mapping[str, Any]) -> None:
@@ -268,6 +304,8 @@ def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None
     value = _agree(cfg, "image_size", "img_size", old, options)
     if value is None:
         return
+    if not all(isinstance(side, int) and side > 0 for side in to_2tuple(value)):
+        raise ValueError(f"image_size must be a positive int or (height, width), got {value}.")
     model = _timm_model(cfg)
     if model and _takes_img_size(model["model_name"]):
         model["img_size"] = value
@@ -276,7 +314,7 @@ def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None
             entry[argument] = value
     for split in ("train", "val") if model else ():
         for place, entry, argument in _sized(cfg.get(f"{split}_dataloader"), f"{split}_dataloader"):
-            if _pair(entry[argument]) != _pair(value):
+            if tuple(to_2tuple(entry[argument])) != tuple(to_2tuple(value)):
                 raise ValueError(
                     f"{place}.{argument} must be {value}, the size of the model, got {entry[argument]}; set only "
                     "image_size, which sets both."
@@ -302,10 +340,6 @@ def _takes_img_size(name: str) -> bool:
         return True
     found = timm.get_pretrained_cfg(name, allow_unregistered=True)
     return bool(found and found.fixed_input_size)
-
-
-def _pair(size: int | list | tuple) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 # How a run is built.
@@ -350,7 +384,16 @@ def _use_amp(cfg: Config) -> None:
         wrapper.dtype = "bfloat16"
 
 
-def _choose_checkpoint(cfg: Config, resume: str | None) -> None:
+def _require_weights_of_the_model(cfg: Config, options: Mapping[str, Any]) -> None:
+    start, name = cfg.get("load_from") or "", _timm_model(cfg).get("model_name")
+    alone = "model.model_name" in options and "load_from" not in options and start.startswith(TIMM_PREFIX)
+    if alone and start.removeprefix(TIMM_PREFIX).split(".")[0] != name.split(".")[0]:
+        raise ValueError(
+            f"load_from must be set with model.model_name={name}, such as {TIMM_PREFIX}{name}, got {start}."
+        )
+
+
+def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], None]) -> None:
     """Set `load_from` and `resume`, from "auto", for the newest checkpoint in the work directory, or from a path."""
     if resume is None and cfg.get("resume") and not cfg.get("load_from"):
         # As in MMEngine.
@@ -359,7 +402,7 @@ def _choose_checkpoint(cfg: Config, resume: str | None) -> None:
         newest = find_newest_checkpoint(cfg.work_dir)
         if newest is None:
             # Jobs that restart themselves pass --resume the first time, too.
-            print(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
+            say(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
         resume = newest and str(newest)
         cfg.resume = False
     if resume is not None:
@@ -368,7 +411,32 @@ def _choose_checkpoint(cfg: Config, resume: str | None) -> None:
         require_checkpoint(cfg.load_from)
 
 
+def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -> None:
+    """Fill the arguments in _NOTED that the config leaves open."""
+    open_entries = [
+        (entry, key, default)
+        for _, entry in entries(cfg)
+        for key, default in _NOTED.get(type_name(entry), {}).items()
+        if entry.get(key) is None
+    ]
+    start = cfg.get("load_from") if open_entries else None
+    noted = noted_cfg(start) if start else tested.cfg if tested else {}
+    taken = {}
+    for entry, key, default in open_entries:
+        value = noted.get(key) or default
+        taken[key] = entry[key] = [round(255 * one, 5) for one in value] if key in ("mean", "std") else value
+    if start:
+        shown = ", ".join(f"{key}={value}" for key, value in taken.items())
+        say(f"Images are prepared as {start} notes, or else as for ImageNet: {shown}.")
+
+
 # Reading a config without a run.
+
+
+def model_class(model: Mapping[str, Any]) -> type | None:
+    """Return the class of a config's model, of MMEngine's or MMPretrain's registry."""
+    kind = model.get("type", "")
+    return MODELS.get(kind) or MODELS.get(f"mmpretrain.{kind}")
 
 
 def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
@@ -376,10 +444,10 @@ def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
 
     Raises what `resolve` raises, and ValueError for a config of another model.
     """
-    arguments = dict(resolve(path).get("model") or {})
+    arguments = dict(resolve(path, tested=Notes()).get("model") or {})
     if "model_name" not in arguments:
         raise ValueError(f"The config {path} must have a model with a model_name.")
-    name, kind = arguments.pop("model_name"), arguments.pop("type")
-    cls = MODELS.get(kind) or MODELS.get(f"mmpretrain.{kind}")
-    of_classifier = {key for base in cls.__mro__ for key in inspect.signature(base.__init__).parameters}
-    return name, {key: value for key, value in arguments.items() if key not in {*of_classifier, "pretrained"}}
+    bases = inspect.getmro(model_class(arguments))
+    of_classifier = {key for base in bases for key in inspect.signature(base.__init__).parameters}
+    left_out = {*of_classifier, "model_name", "pretrained", "type"}
+    return arguments["model_name"], {key: value for key, value in arguments.items() if key not in left_out}

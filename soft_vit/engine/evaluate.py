@@ -12,23 +12,24 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import resolve, type_name
+from soft_vit.engine.config import model_class, resolve, type_name
 from soft_vit.engine.data.views import (
     View,
     class_names,
+    crop_of,
     set_folder,
     set_view,
-    takes_pillow,
     timm_view,
     use_tta_model,
     use_tta_pipeline,
     view_of_config,
 )
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.notes import model_options
+from soft_vit.engine.models.timm_model import pretrained_cfg_of
 from soft_vit.engine.resume.read import load_checkpoint_file, require_checkpoint
 from soft_vit.engine.run import build_runner, traceback_in_log
 from soft_vit.text_tables import csv_table
@@ -38,9 +39,6 @@ from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 __all__ = ["evaluate", "metrics_table"]
 
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
-# Metrics of image classification.
-_CLASSIFICATION = ("AveragePrecision", "ConfusionMatrix", "MultiLabelMetric", "SingleLabelMetric")
-_CLASSIFICATION += ("VOCAveragePrecision", "VOCMultiLabelMetric", *_ACCURACIES)
 
 
 def evaluate(
@@ -96,16 +94,16 @@ def evaluate(
             ensure_writable(path)
     named = not Path(model).is_file() and timm.is_model(model)
     content = _read(model, weights, pretrained, named)
-    trained = notes_of(content).cfg.get("label_names", ())
+    notes = notes_of(content)
+    trained = notes.cfg.get("label_names", ())
 
     # 2. Fit the config: pipeline, model, images, hooks, metrics.
-    cfg = resolve(config, options, work_dir=work_dir, num_classes=len(trained) or None, launcher=launcher)
+    cfg = resolve(config, options, work_dir=work_dir, tested=notes, launcher=launcher)
     if not cfg.get("test_dataloader"):
         raise ValueError(f"The config {cfg.filename} must have a test_dataloader.")
-    classifies = _classifies(cfg)
-    if not classifies:
-        asked = dict(data_root=data_root, img_size=img_size, crop_pct=crop_pct, per_class=per_class)
-        _require_config_alone(cfg, asked | {"confusion": confusion, "model": model if named else None})
+    classifies = issubclass(model_class(cfg.model) or BaseClassifier, BaseClassifier)
+    if not classifies and any(map(bool, (named, data_root, img_size, crop_pct, per_class, confusion))):
+        raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
     if tta:
         use_tta_pipeline(cfg, classifies)
     view, recorded = None, ()
@@ -113,8 +111,8 @@ def evaluate(
         pretrained = pretrained and weights is None
         view, recorded = _use_timm_model(cfg, model, weights, pretrained, content, options or {}, img_size, crop_pct)
     else:
-        cfg.load_from, cfg.resume = model, False
-        if (img_size, crop_pct) != (None, None) or (data_root is not None and not takes_pillow(cfg)):
+        cfg.load_from = model
+        if (img_size, crop_pct) != (None, None) or (data_root is not None and not crop_of(cfg)):
             view = view_of_config(cfg, img_size, crop_pct)
     indices = None
     if data_root is not None:
@@ -141,9 +139,8 @@ def evaluate(
     # 4. Write the files.
     if is_main_process():
         if out is not None:
-            asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
-            asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
-            asked |= dict(random=(named and not pretrained and weights is None) or None)
+            asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta)
+            asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct, pretrained=pretrained)
             write_atomically(out, _json(metrics, asked).encode())
         if per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)
@@ -165,23 +162,6 @@ def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> dic
     return {} if file is None or "://" in file else load_checkpoint_file(file)
 
 
-def _classifies(cfg: Config) -> bool:
-    """Return whether a config tests image classification, which is assumed without a metric."""
-    own = _metrics_of(cfg)
-    return not own or any(name in _CLASSIFICATION for name, _ in own)
-
-
-def _metrics_of(cfg: Config) -> list[tuple[str, dict[str, Any]]]:
-    own = cfg.get("test_evaluator") or []
-    return [(type_name(entry), entry) for entry in ([own] if isinstance(own, dict) else own)]
-
-
-def _require_config_alone(cfg: Config, asked: Mapping[str, Any]) -> None:
-    names = [f"--{name.replace('_', '-')}" for name, value in sorted(asked.items()) if value is not None]
-    if names:
-        raise ValueError(f"The config {cfg.filename} must be one of image classification for {', '.join(names)}.")
-
-
 def _use_timm_model(
     cfg: Config,
     name: str,
@@ -196,7 +176,7 @@ def _use_timm_model(
 
     content: of the file `weights`, whose notes tell the model's options and the view it was trained for.
     """
-    timm_cfg = _pretrained_cfg(name)
+    timm_cfg = pretrained_cfg_of(name)
     if pretrained and "." not in name and timm_cfg.get("tag"):
         # The head and the image size of these weights can differ from the model's defaults.
         name = f"{name}.{timm_cfg['tag']}"
@@ -216,7 +196,7 @@ def _use_timm_model(
     if not pretrained and "num_classes" in own:
         # Published weights bring a head of their own size.
         model.setdefault("num_classes", own["num_classes"])
-    cfg.model, cfg.resume = model, False
+    cfg.model = model
     cfg.load_from = TIMM_PREFIX + name if pretrained else weights
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
     if "input_size" in noted and timm.models.model_entrypoint(name.split(".")[0]).__module__.startswith("soft_vit."):
@@ -226,18 +206,10 @@ def _use_timm_model(
     return view, {**(timm_cfg if pretrained else {}), **noted}.get("label_names") or ()
 
 
-def _pretrained_cfg(name: str) -> dict[str, Any]:
-    try:
-        found = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
-    return {} if found is None else found.to_dict()
-
-
 def _num_classes(cfg: Config) -> int:
     found = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
     if found is None and "model_name" in cfg.model:
-        found = _pretrained_cfg(cfg.model.model_name).get("num_classes")
+        found = pretrained_cfg_of(cfg.model.model_name).get("num_classes")
     if found is None:
         raise ValueError(f"The config {cfg.filename} must set model.num_classes.")
     return found
@@ -245,11 +217,12 @@ def _num_classes(cfg: Config) -> int:
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
     """Return this package's metric instead of other accuracies, and the other metrics of a config."""
-    own, topk = _metrics_of(cfg), {1, 5}
-    for asked in (entry.get("topk", ()) for name, entry in own if name in _ACCURACIES):
+    own, topk = cfg.get("test_evaluator") or [], {1, 5}
+    own = [own] if isinstance(own, dict) else own
+    for asked in (entry.get("topk", ()) for entry in own if type_name(entry) in _ACCURACIES):
         topk |= {asked} if isinstance(asked, int) else set(asked)
     metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
-    return [{**metric, "confusion": counted}, *(entry for name, entry in own if name not in _ACCURACIES)]
+    return [{**metric, "confusion": counted}, *(entry for entry in own if type_name(entry) not in _ACCURACIES)]
 
 
 def _under_another_name(cfg: Config) -> Config:

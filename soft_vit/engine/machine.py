@@ -1,6 +1,7 @@
 """Fit a config to this machine: data loaders, processes, and the learning rate for their batch."""
 
 import os
+from collections.abc import Callable
 
 import torch
 from mmengine.config import Config
@@ -47,7 +48,7 @@ def fit_processes(cfg: Config, launcher: str) -> None:
     cfg.model_wrapper_cfg = wrapper
 
 
-def scale_learning_rate(cfg: Config) -> None:
+def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None:
     """Scale the learning rate with the batch (arXiv 1706.02677), and the bounds of its schedules.
 
     The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
@@ -73,5 +74,4 @@ def scale_learning_rate(cfg: Config) -> None:
             # One value for each parameter group, or one for all.
             many = isinstance(value, list | tuple)
             scheduler[bound] = [one * images / base for one in value] if many else value * images / base
-    if int(os.environ.get("RANK", 0)) == 0:
-        print(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")
+    say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -75,6 +75,7 @@ def train(
 
     Raises ValueError or FileNotFoundError for arguments that do not fit.
     """
+    said: list[str] = []
     cfg = resolve(
         config,
         options,
@@ -84,6 +85,7 @@ def train(
         auto_scale_lr=auto_scale_lr,
         validate=validate,
         launcher=launcher,
+        say=said.append,
     )
     dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
     if "type" not in dataset:
@@ -94,6 +96,8 @@ def train(
         require_data_root(dataset.get("data_root"))
     with traceback_in_log(), listening(stop_signals):
         runner = build_runner(cfg)
+        for sentence in said:
+            runner.logger.info(sentence)
         runner.train()
     return _result(runner)
 

@@ -145,8 +145,9 @@ class ConfigPredictor:
         self.score_thr = score_thr
         self.topk = topk
         content = load_checkpoint_file(checkpoint)
-        trained = notes_of(content).cfg.get("label_names", ())
-        cfg = resolve(config, options, num_classes=len(trained) or None)
+        notes = notes_of(content)
+        trained = notes.cfg.get("label_names", ())
+        cfg = resolve(config, options, tested=notes)
         init_default_scope(cfg.get("default_scope") or "mmengine")
         model = dict(cfg.model)
         if cfg.get("data_preprocessor") is not None:

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 from engine.runs import CONFIGS, DEMO, resolved
 from mmengine.config import Config
-from PIL import Image
+from mmengine.dataset import BaseDataset
 
+from soft_vit.engine import ImageTree
 from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
-from soft_vit.registry import HOOKS
+from soft_vit.registry import DATASETS, HOOKS
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name != "_base_")
 SIZED = ("AlbumentationsTransform", "ShapesDataset", "TimmAugment", "TimmEvalCrop")
@@ -39,6 +42,20 @@ def test_every_config_resolves_to_itself(path):
 def test_unreadable_file(tmp_path):
     with pytest.raises(ValueError, match=r"c\.py"):
         resolve(written(tmp_path / "c.py", "model = dict("))
+
+
+def test_pure_python_style(tmp_path):
+    """Only names can be saved."""
+    text = """
+from mmengine.hooks import EMAHook
+from soft_vit.engine import TimmProgressClassifier
+
+model = dict(type=TimmProgressClassifier, model_name="soft_pico")
+custom_hooks = [dict(type=EMAHook)]
+"""
+    cfg = resolve(written(tmp_path / "c.py", text))
+    assert (cfg.model.type, cfg.custom_hooks[0].type) == ("TimmProgressClassifier", "mmengine.hooks.EMAHook")
+    assert Config.fromstring(cfg.pretty_text, ".py").to_dict() == cfg.to_dict()
 
 
 def test_saved_config_of_an_earlier_version(tmp_path):
@@ -152,17 +169,71 @@ def test_number_of_classes_is_one_value(options, model, batches):
     assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (model, model, batches)
 
 
-def test_classes_are_counted_in_the_folders(tmp_path):
-    for name in ("a", "b", "c"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / "train" / name / "0.png")
-    path, options = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"data_root": str(tmp_path)}
+@DATASETS.register_module()
+class OwnTree(ImageTree):
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+
+
+@DATASETS.register_module()
+class Nameless(BaseDataset):
+    def load_data_list(self) -> list[dict]:
+        return [{"gt_label": 0}]
+
+
+def repeated(kind: str) -> dict:
+    return {"type": "RepeatDataset", "times": 2, "dataset": {"type": kind}}
+
+
+@pytest.mark.parametrize("dataset", [{"type": "OwnTree"}, repeated("OwnTree"), repeated("ImageTree")])
+def test_classes_are_counted_in_the_training_data(tree, dataset):
+    path, options = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"data_root": str(tree)}
+    options["train_dataloader.dataset"] = {"_delete_": True, **dataset}
     cfg = resolve(path, options)
     assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (3, 3, 3)
     assert "num_classes" not in resolve(path).model
     # Those that are given come first, then those of a checkpoint.
     assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
-    assert resolve(path, options, num_classes=4).model.num_classes == 4
+    assert resolve(path, options, tested=Notes(cfg={"label_names": "abcd"})).model.num_classes == 4
+    with pytest.raises(ValueError, match="num_classes must be set for a Nameless"):
+        resolve(path, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
+
+
+@pytest.mark.parametrize(
+    ("start", "crop", "expected"),
+    [
+        ("timm://test_vit", {}, ([127.5] * 3, 0.95, "center")),
+        ("timm://soft_pico.shapes", {"crop_pct": 0.8}, ([127.5] * 3, 0.8, "center")),
+        ("{folder}/noted.pth", {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
+        ("{folder}/plain.pth", {}, ([123.675, 116.28, 103.53], 0.875, "center")),
+        (None, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
+    ],
+)
+def test_images_are_prepared_as_the_start_weights_note(tmp_path, start, crop, expected):
+    notes = Notes("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
+    for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
+        torch.save({"state_dict": {}, "meta": meta}, tmp_path / f"{name}.pth")
+    start = start and start.format(folder=tmp_path)
+    pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
+    options, said = {"load_from": start, "val_dataloader.dataset.pipeline": pipeline}, []
+    cfg = resolve(CONFIGS / "soft_tiny.py", options, say=said.append)
+    shown = cfg.val_dataloader.dataset.pipeline[1]
+    assert (cfg.data_preprocessor.mean, shown.crop_pct, shown.crop_mode) == expected
+    assert [sentence.split()[4] for sentence in said] == ([start] if start else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"data_root": ["a", "b"]}, "data_root must be one folder"),
+        ({"image_size": "abc"}, "got abc"),
+        ({"image_size": 0}, "got 0"),
+        ({"model.model_name": "soft_pico"}, "load_from must be set"),
+    ],
+)
+def test_values_that_cannot_be_shared(options, named):
+    with pytest.raises(ValueError, match=named):
+        resolve(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", options)
 
 
 DATA = """
@@ -173,7 +244,7 @@ train_dataloader = dict(dataset=dict(type="ConcatDataset", datasets=[
     dict(type="ImageTree", data_root="/own"),
     dict(type="soft_vit.ImageTree"),
 ]))
-val_dataloader = dict(dataset=dict(type="AnotherTree", data_root=None))
+val_dataloader = dict(dataset=dict(type="OwnTree"))
 test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
 """
 

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import timm
 import torch
 from evaluated import DEMO, OPTIONS, Model, agrees, expected_on_folder, expected_on_shapes, list_of_classes
@@ -63,12 +62,6 @@ def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypat
         return torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0).log()
 
     assert agrees(metrics, expected_on_shapes(best))
-
-
-def test_tta_needs_a_pipeline(checkpoint, tmp_path):
-    options = {**OPTIONS, "test_dataloader.dataset.pipeline": []}
-    with pytest.raises(ValueError, match="tta_pipeline"):
-        evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=options)
 
 
 def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):

@@ -92,13 +92,16 @@ class ShapesDataset(BaseDataset):
         size: int | tuple[int, int] = 64,
         scene: str = "shape",
         pipeline: list = (),
-        **kwargs: Any,
+        indices: int | Sequence[int] | None = None,
+        test_mode: bool = False,
     ) -> None:
         self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size, scene)
         self._drawn: dict[int, np.ndarray] = {}
+        metainfo = {"classes": self.images.classes}
         # Labels are a few integers, which serialised storage would not make smaller.
-        kwargs.setdefault("metainfo", {"classes": self.images.classes})
-        super().__init__(pipeline=pipeline, serialize_data=False, **kwargs)
+        super().__init__(
+            metainfo=metainfo, pipeline=pipeline, indices=indices, test_mode=test_mode, serialize_data=False
+        )
 
     def load_data_list(self) -> list[dict]:
         return [{"gt_label": self.images.label(i), "position": i} for i in range(len(self.images))]

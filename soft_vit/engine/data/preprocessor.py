@@ -1,12 +1,13 @@
 """Collate batches, then normalise, erase and mix them on their device."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import FUNCTIONS
 from mmpretrain.structures import DataSample
-from timm.data import Mixup
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, Mixup
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -44,17 +45,17 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
     Takes batches of `collate_labels`, or of DataSamples. Images of mmcv's LoadImageFromFile are BGR; use MMPretrain's
     ClsDataPreprocessor with `to_rgb=True` for these.
 
-    mean, std: of RGB values in [0, 255]. reprob: probability of random erasing (Zhong et al., arXiv 1708.04896).
-    mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for none; with both,
-    each batch draws one of them. smoothing: of the targets. channels_last: the memory format of the images. With any of
-    mixup, cutmix or smoothing, `gt_score` of a training sample is its target [classes]. The last image of an odd batch
-    is not mixed.
+    mean, std: of RGB values in [0, 255], by default ImageNet's. reprob: probability of random erasing (Zhong et al.,
+    arXiv 1708.04896). mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for
+    none; with both, each batch draws one of them. smoothing: of the targets. channels_last: the memory format of the
+    images. With any of mixup, cutmix or smoothing, `gt_score` of a training sample is its target [classes]. The last
+    image of an odd batch is not mixed.
     """
 
     def __init__(
         self,
-        mean: list[float],
-        std: list[float],
+        mean: Sequence[float] = tuple(255 * value for value in IMAGENET_DEFAULT_MEAN),
+        std: Sequence[float] = tuple(255 * value for value in IMAGENET_DEFAULT_STD),
         num_classes: int | None = None,
         *,
         reprob: float = 0.0,

@@ -7,26 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from timm.data import ImageNetInfo, infer_imagenet_subset, resolve_data_config
+from timm.data import DEFAULT_CROP_PCT, ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
 from soft_vit.data.images import find_images, read_lines
-from soft_vit.engine.config import type_name
+from soft_vit.engine.config import datasets_in, type_name
 
 __all__ = [
     "View",
     "class_names",
+    "crop_of",
     "set_folder",
     "set_view",
-    "shown_datasets",
-    "takes_pillow",
     "timm_view",
     "use_tta_model",
     "use_tta_pipeline",
     "view_of_config",
 ]
-
-# timm's default, and that of ImageNet's usual evaluation: 224 of 256 pixels.
-CROP_PCT = 0.875
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class View:
     """Preprocessing of a test image in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
 
     img_size: int
-    crop_pct: float = CROP_PCT
+    crop_pct: float = DEFAULT_CROP_PCT
     interpolation: str = "bicubic"
     crop_mode: str = "center"
     mean: tuple[float, ...] | None = None
@@ -50,53 +46,34 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
     return View(height, **found)
 
 
-def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
-    """Return the test data set of a config, or those inside wrappers such as ConcatDataset."""
-
-    def inside(dataset: dict[str, Any]) -> list[dict[str, Any]]:
-        wrapped = dataset.get("datasets") or ([dataset["dataset"]] if "dataset" in dataset else [])
-        return [one for inner in wrapped for one in inside(inner)] or [dataset]
-
-    return inside(cfg.test_dataloader.dataset)
+def _test_datasets(cfg: Config) -> list[dict[str, Any]]:
+    """Return the test data sets of a config that have a pipeline, also inside wrappers such as ConcatDataset."""
+    return [one for one in datasets_in(cfg.test_dataloader.dataset) if not {"dataset", "datasets"} & one.keys()]
 
 
-def takes_pillow(cfg: Config) -> bool:
-    """Return whether the test pipeline of a config takes images of `ImageTree`: Pillow's, of any size."""
-    dataset = shown_datasets(cfg)[0]
-    loads = any(type_name(transform) == "LoadImageFromFile" for transform in dataset.get("pipeline", []))
-    # Images drawn at a given size need no resizing.
-    return not loads and "size" not in dataset
+def crop_of(cfg: Config) -> dict[str, Any]:
+    """Return the arguments of `TimmEvalCrop` in a config's (first) test pipeline; {} without one."""
+    crops = (one for one in _test_datasets(cfg)[0].get("pipeline", []) if type_name(one) == "TimmEvalCrop")
+    return {key: value for key, value in next(crops, {}).items() if key != "type"}
 
 
-def view_of_config(cfg: Config, img_size: int | None, crop_pct: float | None) -> View:
+def view_of_config(cfg: Config, img_size: int | None = None, crop_pct: float | None = None) -> View:
     """Return the view of a config's (first) test pipeline, with another size or crop if given."""
-    dataset = shown_datasets(cfg)[0]
-    found: dict[str, Any] = {}
-    for transform in dataset.get("pipeline", []):
-        name = type_name(transform)
-        if name == "TimmEvalCrop":
-            found = {key: value for key, value in transform.items() if key != "type"}
-        elif name == "ResizeEdge":
-            found["scale"], found["interpolation"] = transform.scale, transform.get("interpolation", "bilinear")
-        elif name == "CenterCrop" and isinstance(transform.crop_size, int):
-            found["img_size"] = transform.crop_size
-    scale = found.pop("scale", None)
-    if scale and "img_size" in found:
-        found["crop_pct"] = found["img_size"] / scale
-    if isinstance(dataset.get("size"), int):
+    found, drawn = crop_of(cfg), _test_datasets(cfg)[0].get("size")
+    if isinstance(drawn, int):
         # Images drawn at that size are not cropped.
-        found = {"img_size": dataset.size, "crop_pct": 1.0, **found}
+        found = {"img_size": drawn, "crop_pct": 1.0, **found}
     changes = {"img_size": img_size, "crop_pct": crop_pct}
     found.update({name: value for name, value in changes.items() if value is not None})
     if "img_size" not in found:
-        raise ValueError("img_size must be given with crop_pct for a config whose test pipeline sets no size.")
+        raise ValueError("img_size must be given for a config without TimmEvalCrop in its test pipeline.")
     return View(**found)
 
 
 def set_view(cfg: Config, view: View) -> None:
     """Replace the view of the test images of a config, in place; transforms that load, pack or repeat images stay."""
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
-    for dataset in shown_datasets(cfg):
+    for dataset in _test_datasets(cfg):
         pipeline = dataset.get("pipeline", [])
         loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
         packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
@@ -124,7 +101,7 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     a folder that is not a class.
     """
     images = find_images(folder, "", classes=classes)
-    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
+    pipeline = _test_datasets(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
         "data_root": str(folder),
@@ -175,7 +152,7 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """
     if not classifies and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
         raise ValueError(f"The config {cfg.filename} must set tta_model and tta_pipeline for --tta.")
-    for dataset in shown_datasets(cfg):
+    for dataset in _test_datasets(cfg):
         own = dataset.get("pipeline")
         if not cfg.get("tta_pipeline") and not own:
             raise ValueError(f"The config {cfg.filename} must set tta_pipeline for --tta.")

@@ -1,15 +1,17 @@
 """Start from published weights of a timm model, and freeze its first stages."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from mmengine.runner import CheckpointLoader
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.weights.read import NOTES_KEY, Notes
+from soft_vit.engine.models.timm_model import create_timm_model, pretrained_cfg_of
+from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.weights.read import NOTES_KEY, Notes, notes_of, trained_notes
 
-__all__ = ["TIMM_PREFIX", "flat_name", "freeze_stages"]
+__all__ = ["TIMM_PREFIX", "flat_name", "freeze_stages", "noted_cfg"]
 
 TIMM_PREFIX = "timm://"
 
@@ -26,6 +28,15 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     # Some names, such as soft_small, build a model of another name.
     notes = Notes(cfg.get("architecture"), cfg={"label_names": cfg.get("label_names") or ()})
     return {"state_dict": weights, "meta": {NOTES_KEY: notes.to_dict()}}
+
+
+def noted_cfg(source: str) -> Mapping[str, Any]:
+    """Return what weights note of their images: entries of timm's pretrained_cfg. source: as of `load_from`."""
+    if source.startswith(TIMM_PREFIX):
+        return pretrained_cfg_of(source.removeprefix(TIMM_PREFIX))
+    if "://" in source:
+        return notes_of(CheckpointLoader.load_checkpoint(source, map_location="cpu")).cfg
+    return trained_notes(load_checkpoint_file(source), source).cfg
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)

@@ -10,7 +10,7 @@ from soft_vit.engine.errors import one_line
 from soft_vit.models.base import require_known
 from soft_vit.weights import WeightsError
 
-__all__ = ["create_timm_model", "unwrapped"]
+__all__ = ["create_timm_model", "pretrained_cfg_of", "unwrapped"]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -18,6 +18,20 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model
+
+
+def pretrained_cfg_of(name: str) -> dict[str, Any]:
+    """Return timm's pretrained configuration of a model by name, without its weights; {} for an unknown name.
+
+    Raises ValueError for an unknown tag or source.
+    """
+    if ":" in name:
+        return create_timm_model(name, pretrained=False).pretrained_cfg
+    try:
+        found = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
+    return {} if found is None else found.to_dict()
 
 
 def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
