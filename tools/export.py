@@ -22,7 +22,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser, config=True)
     parser.add_argument("--format", choices=FORMATS, required=True)
     parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
-    parser.add_argument("--opset", type=int, help="of ONNX (default: torch's)")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
     parser.add_argument(
         "--dynamic-size",
@@ -63,7 +62,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.out,
         args.format,
         any_size=args.dynamic_size,
-        opset=args.opset,
         int8=args.int8,
         max_error=args.max_error,
         max_drop=args.max_drop,

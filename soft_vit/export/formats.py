@@ -66,10 +66,10 @@ def as_list(outputs: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 
-def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: int | None = None) -> None:
-    """Write an ONNX file with weights inside and the metadata as properties; opset None is torch's default.
+def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
+    """Write an ONNX file with weights inside and the metadata as properties.
 
-    Raises ValueError for a model that cannot be captured or translated, and an opset that torch does not write.
+    Raises ValueError for a model that cannot be captured or translated.
     """
     # Report a missing package before the work: onnxruntime is needed only to verify the file.
     import onnx  # noqa: F401
@@ -79,7 +79,7 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: i
     program = capture(source, any_size)
     names = dict(input_names=["images"], output_names=list(source.outputs))
     try:
-        onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset, **names)
+        onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except Exception as error:
         # torch wraps the cause in long reports.
         cause: BaseException = error
@@ -87,9 +87,6 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False, opset: i
             cause = cause.__cause__
         reason = one_line(cause).split(". ")[0]
         raise ValueError(f"{source.name} cannot be translated to ONNX ({reason}).") from error
-    written = onnx_program.model.opset_imports[""]
-    if opset not in (None, written):
-        raise ValueError(f"opset must be one that torch writes, such as {written}, got {opset}.")
     for node in onnx_program.model.graph.all_nodes():
         # Contains paths of this machine, and is larger than a small model.
         node.metadata_props.clear()

@@ -25,7 +25,6 @@ def export(
     format: str,
     *,
     any_size: bool = False,
-    opset: int | None = None,
     int8: bool = False,
     max_error: float = 1e-4,
     max_drop: float = 2.0,
@@ -33,17 +32,15 @@ def export(
 ) -> Path:
     """Write a model to a file that takes any batch, and verify the file on random images.
 
-    format: a key of `FORMATS`. any_size: for images of any size. opset: of ONNX, by default torch's. int8: quantise the
-    ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`. max_drop: largest
-    loss of accuracy by int8, in points. report: called with a sentence for each step. `out` is written only after
-    verification. Raises ValueError for incompatible options and for a file that differs from the model.
+    format: a key of `FORMATS`. any_size: for images of any size. int8: quantise the ONNX file, see `quantize`.
+    max_error: largest difference from the model, see `relative_error`. max_drop: largest loss of accuracy by int8, in
+    points. report: called with a sentence for each step. `out` is written only after verification. Raises ValueError
+    for incompatible options and for a file that differs from the model.
     """
     out = Path(out)
     suffix, write, open_file = FORMATS[format]
     if out.suffix != suffix:
         raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
-    if opset is not None and format != "onnx":
-        raise ValueError(f"opset must be used with the format onnx, got {format}.")
     if int8 and (format != "onnx" or source.outputs != ("logits",) or source.input_size[0] != 3):
         raise ValueError("int8 must be used with the format onnx and a classifier of RGB images.")
     ensure_writable(out)
@@ -51,7 +48,7 @@ def export(
         path = Path(folder) / out.name
         size = "any size" if any_size else "{} x {}".format(*source.input_size[1:])
         report(f"Writing {source.name} as {format}, for any batch of images of {size}.")
-        write(source, path, any_size=any_size, **({} if opset is None else {"opset": opset}))
+        write(source, path, any_size=any_size)
         report("Comparing the file with the model on random images.")
         errors = compare(open_file(path), source, verified_sizes(source, any_size))
         for shape, error in errors.items():

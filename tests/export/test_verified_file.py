@@ -70,7 +70,6 @@ def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
     [
         ("model.onnx", "torch_export", {}, "model.onnx"),
         ("model.pt2", "torch_export", {"int8": True}, "int8"),
-        ("model.pt2", "torch_export", {"opset": 18}, "opset"),
         ("model.onnx", "onnx", {"int8": True}, "int8"),
     ],
 )
@@ -92,14 +91,3 @@ def test_missing_package_is_named(package, source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=package):
         export(source, tmp_path / "model.onnx", "onnx", report=lambda line: None)
-
-
-@pytest.mark.slow
-def test_opset(source, tmp_path):
-    onnx = pytest.importorskip("onnx")
-    path = export(source, tmp_path / "model.onnx", "onnx", opset=18, report=lambda line: None)
-    assert onnx.load(path).opset_import[0].version == 18
-    # torch goes on with the version that it knows.
-    with pytest.raises(ValueError, match="got 5"):
-        export(source, tmp_path / "other.onnx", "onnx", opset=5, report=lambda line: None)
-    assert not (tmp_path / "other.onnx").exists()
