@@ -14,7 +14,8 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from distributed.preparations import Strike
-from distributed.processes import differences, final_state, train
+from distributed.processes import final_state, train
+from engine.runs import differences
 
 STEPS = 15
 PLACES = ("before", "after", "writing", "renamed")

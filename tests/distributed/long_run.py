@@ -8,6 +8,8 @@ model = dict(
     model_name="soft_pico",
     num_classes=10,
     depths=[1, 1, 1, 1],
+    embed_dims=[16, 32, 64, 80],
+    num_heads=[1, 2, 2, 2],
     drop_rate=0.1,
     drop_path_rate=0.3,
     loss=dict(type="CrossEntropyLoss", use_soft=True),
@@ -26,5 +28,5 @@ param_scheduler = [
     dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, begin=1, end=3, convert_to_iter_based=True),
 ]
 custom_hooks = [dict(type="EMAEvalHook", momentum=0.1), dict(type="SafeCheckpointHook", interval=2, by_epoch=False)]
-default_hooks = dict(logger=dict(interval=1))
+default_hooks = dict(logger=dict(interval=1), watch=None)
 visualizer = dict(vis_backends=[dict(type="LocalVisBackend")])

@@ -4,10 +4,28 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+
+def around_step(step: int, before: Callable, after: Callable = lambda: None) -> None:
+    """Call functions before and after a training step of this process, counted from 1."""
+    from soft_vit.engine.resume.loops import ExactEpochLoop
+
+    run_iter = ExactEpochLoop.run_iter
+
+    def run(loop: ExactEpochLoop, index: int, batch: dict) -> None:
+        now = loop.iter + 1 == step
+        if now:
+            before()
+        run_iter(loop, index, batch)
+        if now:
+            after()
+
+    ExactEpochLoop.run_iter = run
 
 
 @dataclass(frozen=True)
@@ -35,24 +53,17 @@ class Strike:
 
     def install(self) -> None:
         """Arm the training of this process."""
-        from soft_vit.engine.resume.loops import ExactEpochLoop
         from soft_vit.weights import files
 
-        run_iter = ExactEpochLoop.run_iter
-
-        def run_and_strike(loop: ExactEpochLoop, index: int, batch: dict) -> None:
-            now = loop.iter + 1 == self.step
-            if now and self.place == "before":
+        def before() -> None:
+            if self.place == "before":
                 self.fall()
-            if now and self.place == "writing":
+            if self.place == "writing":
                 files.os.fsync = lambda file: (os.ftruncate(file, os.fstat(file).st_size // 2), self.fall())
-            if now and self.place == "renamed":
+            if self.place == "renamed":
                 files.os.replace = lambda old, new: (os.rename(old, new), self.fall())
-            run_iter(loop, index, batch)
-            if now and self.place == "after":
-                self.fall()
 
-        ExactEpochLoop.run_iter = run_and_strike
+        around_step(self.step, before, lambda: self.fall() if self.place == "after" else None)
 
 
 @dataclass(frozen=True)
@@ -62,16 +73,7 @@ class FullDisk:
     step: int
 
     def install(self) -> None:
-        from soft_vit.engine.resume.loops import ExactEpochLoop
-
-        run_iter = ExactEpochLoop.run_iter
-
-        def run(loop: ExactEpochLoop, index: int, batch: dict) -> None:
-            if loop.iter + 1 == self.step:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-            run_iter(loop, index, batch)
-
-        ExactEpochLoop.run_iter = run
+        around_step(self.step, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20)))
 
 
 @dataclass(frozen=True)

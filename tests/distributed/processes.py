@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import torch
 
+from soft_vit.engine.resume.read import load_checkpoint_file
+
 ROOT = Path(__file__).parents[2]
 CONFIG = str(Path(__file__).with_name("long_run.py"))
 TRAIN = str(ROOT / "tools" / "train.py")
@@ -103,29 +105,30 @@ def train_ranks(
     return finish(*ranks)
 
 
-def differences(one: object, other: object, name: str = "") -> list[str]:
-    """Names of what is not equal, bit for bit, in two loaded checkpoints; what tells of time and place is left out."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        if one.keys() != other.keys():
-            return [f"{name}: {sorted(map(str, one.keys() ^ other.keys()))}"]
-        return [found for key in one for found in differences(one[key], other[key], f"{name}.{key}")]
-    if isinstance(one, (list, tuple)) and len(one) == len(other):
-        return [
-            found
-            for index, pair in enumerate(zip(one, other, strict=True))
-            for found in differences(*pair, f"{name}.{index}")
-        ]
-    if isinstance(one, torch.Tensor):
-        same = one.dtype == other.dtype and torch.equal(one, other)
-    else:
-        same = one == other
-    return [] if same else [name]
+def _member(rank: int, count: int, folder: Path, function: Callable, arguments: tuple) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=count)
+    torch.save(function(rank, *arguments), folder / f"{rank}.pth")
+    torch.distributed.destroy_process_group()
+
+
+def call_in_ranks(count: int, folder: Path, function: Callable, *arguments: object) -> list:
+    """What function(rank, *arguments) returns in each of several processes, forked from this one, in one group."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=_member, args=(rank, count, folder, function, arguments)) for rank in range(count)]
+    for rank in ranks:
+        rank.start()
+    assert finish(*ranks) == [0] * count
+    return [torch.load(folder / f"{rank}.pth", weights_only=True) for rank in range(count)]
+
+
+def output(folder: Path) -> str:
+    """The end of what the processes of a run printed."""
+    return (folder / "output").read_text()[-30_000:]
 
 
 def final_state(work_dir: Path, name: str = "epoch_3.pth") -> dict:
     """What a run ends with: both sets of weights, optimizer, schedules, and the losses of all steps."""
-    from soft_vit.engine.resume.read import load_checkpoint_file
-
     content = load_checkpoint_file(work_dir / name)
     logged = content["message_hub"]["log_scalars"]
     history = {

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from distributed.processes import CONFIG, ONE_CPU, TRAIN, differences, final_state, train_ranks
+from distributed.processes import CONFIG, ONE_CPU, TRAIN, final_state, train_ranks
+from engine.runs import differences
 
 pytestmark = [
     pytest.mark.slow,

@@ -56,13 +56,19 @@ def leaves(content: object, name: str = "") -> dict[str, object]:
     return {name: content}
 
 
-def assert_same(one: object, other: object) -> None:
-    """Equal bits in every tensor, and equal values otherwise."""
+def differences(one: object, other: object) -> list[str]:
+    """Paths of tensors whose bits differ, of other values that differ, and of values that one of two lacks."""
     first, second = leaves(one), leaves(other)
-    assert first.keys() == second.keys()
-    for name, value in first.items():
-        same = torch.equal(value, second[name]) if isinstance(value, torch.Tensor) else value == second[name]
-        assert same, name
+
+    def same(a: object, b: object) -> bool:
+        return a.dtype == b.dtype and torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+    both = first.keys() & second.keys()
+    return sorted((first.keys() ^ second.keys()) | {name for name in both if not same(first[name], second[name])})
+
+
+def assert_same(one: object, other: object) -> None:
+    assert differences(one, other) == []
 
 
 def assert_same_state(one: Path, other: Path, *parts: str) -> None:
