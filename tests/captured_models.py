@@ -27,7 +27,6 @@ SIZE = (64, 80)
 TWO_STAGES = dict(depths=(1, 1), embed_dims=(32, 64), num_heads=(1, 2), sr_ratios=(8, 4))
 
 cases = pytest.mark.parametrize("arguments", CASES.values(), ids=CASES.keys())
-options_of_pyramids = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
 
 def create(arguments: dict, **kwargs) -> PyramidViT:

@@ -262,8 +262,6 @@ class PyramidViT(StagedModel):
         super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
         self.bottleneck_img_size = check_image_size(bottleneck_img_size or self.img_size) if num_bottleneck else None
         self.attention = attentions
-        self.depths = tuple(depths)
-        self.embed_dims = tuple(embed_dims)
         grids = self.grids(self.img_size)
         counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
 
@@ -343,13 +341,7 @@ class PyramidViT(StagedModel):
             )
         if notes.options.get("reversible") and not reversible:
             raise ValueError("reversible must be True, as in the training of the weights, got False.")
-        weights = {rename_released(name): value for name, value in state_dict.items()}
-        if notes.options.get("reversible"):
-            # Files of earlier versions have the names of plain blocks.
-            weights = {
-                re.sub(r"\.blocks\.(?=\d)", ".blocks.reversible.", name): value for name, value in weights.items()
-            }
-        return weights
+        return {rename_released(name): value for name, value in state_dict.items()}
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of this model under the released names: invert `own_state_dict`.
@@ -546,9 +538,6 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         else:
             # Not timm's default: the tag of recorded weights has their classes, image size and normalisation.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
-    feature_cls = kwargs.get("feature_cls")
-    if isinstance(feature_cls, str) and feature_cls != "getter":
-        raise ValueError(f"feature_cls must be 'getter', got {feature_cls!r}. Stages return tokens.")
     return create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
 

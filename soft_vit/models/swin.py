@@ -11,7 +11,12 @@ from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import LayerNorm2d, register_notrace_function, register_notrace_module
+from timm.layers import (
+    LayerNorm2d,
+    register_notrace_function,
+    register_notrace_module,
+    resize_rel_pos_bias_table_simple,
+)
 from timm.models.swin_transformer import (
     PatchMerging,
     WindowAttention,
@@ -24,7 +29,6 @@ from torch import Tensor, nn
 from soft_vit.layers import PreNormBlock
 from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
-from soft_vit.ops.numerics import at_least_float32
 
 Size = tuple[int, int]
 
@@ -113,23 +117,18 @@ def specialize_sizes(x: Tensor) -> Tensor:
     return x
 
 
-def resample_offsets(table: Tensor, window: int) -> Tensor:
-    """Return relative position biases `[(2 S - 1)^2, heads]`, resampled bicubically to another square window."""
-    side, own = math.isqrt(table.shape[0]), 2 * window - 1
-    if side == own or side * side != table.shape[0]:
-        return table
-    maps = at_least_float32(table).mT.unflatten(1, (side, side))[None]
-    resampled = F.interpolate(maps, size=(own, own), mode="bicubic", align_corners=False)
-    return resampled[0].flatten(1).mT.to(table.dtype)
-
-
 class SoftmaxWindows(WindowAttention):
     """timm's softmax attention within windows, whose relative position biases can be resampled to other windows."""
+
+    def resample(self, table: Tensor, window_size: Size) -> Tensor:
+        """Return biases `[(2 S - 1)^2, heads]` of a square window, resampled bicubically to another."""
+        shape = ((2 * window_size[0] - 1) * (2 * window_size[1] - 1), self.num_heads)
+        return resize_rel_pos_bias_table_simple(table, window_size, shape)
 
     def resize(self, feat_size: Size) -> None:
         """Resample the biases to windows of another size."""
         table = self.relative_position_bias_table
-        resampled = resample_offsets(table.detach(), feat_size[0]).clone()
+        resampled = self.resample(table.detach(), feat_size).clone()
         self.relative_position_bias_table = nn.Parameter(resampled, requires_grad=table.requires_grad)
         self.window_size, self.window_area = feat_size, feat_size[0] * feat_size[1]
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
@@ -137,8 +136,9 @@ class SoftmaxWindows(WindowAttention):
     def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
         """Resample biases in state_dict, in place, to the windows of this module."""
         name = f"{prefix}relative_position_bias_table"
-        if name in state_dict and state_dict[name].shape[1:] == self.relative_position_bias_table.shape[1:]:
-            state_dict[name] = resample_offsets(state_dict[name], self.window_size[0])
+        table = state_dict.get(name)
+        if table is not None and math.isqrt(len(table)) ** 2 == len(table):
+            state_dict[name] = self.resample(table, self.window_size)
 
 
 @register_notrace_module

@@ -5,7 +5,6 @@ Tokens are mixed by attention alone, so a comparison of these models compares at
 """
 
 from collections.abc import Mapping, MutableMapping
-from inspect import signature
 from typing import Any
 
 import timm.models.vision_transformer as timm_vit
@@ -18,7 +17,6 @@ from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
 from soft_vit.models.base import (
-    UnknownOptionError,
     add_img_size_hooks,
     check_image_size,
     create_staged,
@@ -83,12 +81,6 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
-        unknown = kwargs.keys() - signature(VisionTransformer).parameters.keys()
-        if unknown:
-            raise UnknownOptionError(
-                f"Options of attention={attention!r} must be among {', '.join(sorted(known))}, or timm's, got "
-                f"{min(unknown)!r}."
-            )
         patch = check_image_size(patch_size)
         grid = (max(1, img_size[0] // patch[0]), max(1, img_size[1] // patch[1]))
         super().__init__(

@@ -131,8 +131,6 @@ def test_layer_decay_falls_towards_the_stem():
         # TypeError is what timm's own tests ask of every model.
         (dict(not_an_option=1), TypeError),
         (dict(out_indices=(1, 2)), TypeError),
-        (dict(feature_cls="hook", features_only=True), ValueError),
-        (dict(feature_cls="fx", features_only=True), ValueError),
         (dict(attention="sofd"), ValueError),
         (dict(attention=("soft", "soft")), ValueError),
         (dict(class_token=True, attention=("soft",) * 4), ValueError),
