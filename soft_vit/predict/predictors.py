@@ -31,6 +31,9 @@ from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
 
+# Names of parameters in detectors and segmentors of this package, of mmdet and of mmseg.
+DENSE_PARTS = ("detector.", "backbone.body.", "rpn_head.", "roi_head.", "bbox_head.", "decode_head.")
+
 
 class TimmPredictor:
     """A timm model by name, which resizes, crops and normalises images as timm does for it.
@@ -92,13 +95,20 @@ class TimmPredictor:
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
+def _fit_classifier(content: dict[str, Any], model: nn.Module, source: str | Path) -> tuple[dict[str, Any], list[str]]:
+    """Return weights fitted to a timm model, and a sentence for each change of them."""
+    given = unwrap_state_dict(content, str(source))
+    if any(name.startswith(DENSE_PARTS) for name in given):
+        raise ValueError(f"{source} must hold a classifier, got a detector or segmentor. Give its own --config.")
+    return fit_weights(given, model, str(source))
+
+
 def _load_classifier(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights and their number of classes, in place; return a sentence for each change of the weights."""
-    given = unwrap_state_dict(content, str(source))
-    heads = parameter_names(model, "classifier", ".weight")
+    given, heads = unwrap_state_dict(content, str(source)), parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given and len(given[heads[0]]) != model.num_classes:
         model.reset_classifier(len(given[heads[0]]))
-    weights, sentences = fit_weights(content, model)
+    weights, sentences = _fit_classifier(content, model, source)
     if any(head not in weights for head in heads):
         raise ValueError(f"The weights must include a classification head, got {source}.")
     model.load_state_dict(weights, strict=False)
@@ -187,7 +197,7 @@ class ConfigPredictor:
             if img_size is not None:
                 fit_image_size(classifier, img_size)
             # The weights may have names of the released code, or parameters of another grid.
-            given, sentences = fit_weights(content, classifier)
+            given, sentences = _fit_classifier(content, classifier, source)
         elif img_size is None:
             given, sentences = unwrap_state_dict(content, str(source)), []
         else:

@@ -228,6 +228,9 @@ def test_dense_model_sees_what_its_test_shows_it(dense):
             assert result.names[1:] == list(CLASSES)
     with pytest.raises(ValueError, match="got 64"):
         ConfigPredictor(path, weights, img_size=64)
+    for source in ({"model": "soft_pico"}, {"config": DEMO}):
+        with pytest.raises(ValueError, match="got a detector or segmentor"):
+            load_predictor(**source, checkpoint=weights)
 
 
 def test_result_does_not_depend_on_the_other_images(dense):
