@@ -50,7 +50,6 @@ def publish(
     weights: WeightsChoice | None = None,
     metrics: Sequence[Metric] = (),
     config: str | None = None,
-    notes: Notes | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     hf_dir: str | Path | None = None,
@@ -59,17 +58,16 @@ def publish(
     """Write a checkpoint's weights as `MODEL.TAG-DIGEST.safetensors`, with a model card and an entry in the index.
 
     The checkpoint's paths and other contents are left out; the card shows the facts of the training that it notes.
-    weights, model: see `read_trained_file`. config: path of the training config below configs/, for the entry. notes:
-    the content of that config, used if the checkpoint does not note the normalisation of its images. mean, std: of RGB
-    values in [0, 1]; they override both. hf_dir: a folder to write as a Hugging Face repository. repo: a repository
-    `OWNER/NAME` on the hub to push to. Returns a sentence for each thing written. Raises ValueError or
-    FileNotFoundError.
+    weights, model: see `read_trained_file`. config: path of the training config below configs/, for the entry. mean,
+    std: of RGB values in [0, 1]; they override those that the checkpoint notes. hf_dir: a folder to write as a Hugging
+    Face repository. repo: a repository `OWNER/NAME` on the hub to push to. Returns a sentence for each thing written.
+    Raises ValueError or FileNotFoundError.
     """
     for name, given in {"tag": tag, "licence": licence, "config": config, "repo": repo}.items():
         pattern, meaning = PATTERNS[name]
         if given is not None and not re.fullmatch(pattern, given):
             raise ValueError(f"{name} must be {meaning}, got {given!r}.")
-    file = read_trained_file(source, weights, model, notes)
+    file = read_trained_file(source, weights, model)
     cfg = _pretrained_cfg(file, mean, std)
     options = {**options_of_inference(file.notes), "img_size": cfg["input_size"][1:]}
     arguments = {**options, "num_classes": cfg["num_classes"], "in_chans": cfg["input_size"][0]}
@@ -135,7 +133,7 @@ def _pretrained_cfg(
         if len(values) != channels or not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
             raise ValueError(
                 f"{key} must be {channels} values in [0, 1], one a channel of the images, got {list(values)}; give "
-                "--mean and --std, or the training config as --config."
+                "--mean and --std."
             )
     if len(cfg.get("label_names", ())) != head.shape[0]:
         cfg.pop("label_names", None)
@@ -147,9 +145,7 @@ def _fitted(file: TrainedFile, cfg: Mapping[str, Any], arguments: Mapping[str, A
     network = timm.create_model(file.model, **arguments, pretrained_cfg_overlay=dict(cfg))
     weights, changes = fit_weights(file.weights, network)
     if changes:
-        raise ValueError(
-            f"The weights must fit {file.model} unchanged; give the training config as --config. {changes[0]}"
-        )
+        raise ValueError(f"The weights must fit {file.model} unchanged. {changes[0]}")
     network.load_state_dict(weights)
     return network.eval()
 

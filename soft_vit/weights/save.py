@@ -93,15 +93,12 @@ def convert(
     return [*sentences, f"Written: {target} ({layout}, {target.stat().st_size / 1e6:.1f} MB)."]
 
 
-def read_trained_file(
-    path: str | Path, weights: WeightsChoice | None = None, model: str | None = None, more: Notes | None = None
-) -> TrainedFile:
+def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, model: str | None = None) -> TrainedFile:
     """Read the weights of a model from a file; nothing in it is executed.
 
     weights: averaged (`ema`) or `plain`, by default the averaged ones if the file has them. model: timm's name of the
-    model, if the file does not note it. more: notes from elsewhere, such as a training config, used if the file does
-    not note the normalisation of its images. Raises FileNotFoundError, or ValueError for a file that is not a
-    checkpoint, lacks the requested weights, or does not fit its model.
+    model, if the file does not note it. Raises FileNotFoundError, or ValueError for a file that is not a checkpoint,
+    lacks the requested weights, or does not fit its model.
     """
     content = read_checkpoint_file(path)
     if not isinstance(content, Mapping):
@@ -112,11 +109,6 @@ def read_trained_file(
     notes = trained_notes(content, path)
     # The metadata of the state dict has the image size.
     notes = replace(notes, options={**given.notes.options, **notes.options})
-    if more is not None and "mean" not in notes.cfg:
-        merged: dict[str, Any] = {
-            key: {**getattr(more, key), **getattr(notes, key)} for key in ("options", "cfg", "training")
-        }
-        notes = replace(notes, **merged)
     if notes.model and timm.is_model(notes.model) and model not in (None, notes.model):
         raise ValueError(f"model must be {notes.model}, which {path} notes, got {model}.")
     noted = NotedWeights(given, replace(notes, model=model or _noted_model(notes, path)))

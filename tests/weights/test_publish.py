@@ -9,12 +9,10 @@ import timm
 import torch
 from publications import METRIC, NOTES, SECRET, run
 
-from soft_vit.engine.config import resolve
-from soft_vit.engine.models.notes import notes_of_config
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.publish import parse_metric
-from soft_vit.weights.read import NOTES_KEY, Notes
+from soft_vit.weights.read import NOTES_KEY
 
 
 def test_file_and_entry(published):
@@ -59,28 +57,6 @@ def test_the_normalisation_must_be_known(given, averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
     with pytest.raises(ValueError, match="--mean and --std"):
         run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
-
-
-@pytest.mark.parametrize("meta", [{}, {NOTES_KEY: {"model": "soft_pico", "options": {"newton_iters": 12}}}])
-def test_config_completes_the_file(meta, averaged, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save({"state_dict": averaged, "meta": meta}, "bare.pth")
-    config = "configs/demo/soft_pico_shapes.py"
-    notes = notes_of_config(resolve(config).to_dict())
-    run("bare.pth", tmp_path / "out", model="soft_pico", config=config, notes=notes)
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    assert (entry.cfg["mean"], entry.cfg["input_size"], entry.cfg["crop_pct"]) == ((0.5,) * 3, (3, 64, 64), 1.0)
-    assert ("newton_iters=12" in (tmp_path / "out" / "soft_pico.mine.md").read_text()) == bool(meta)
-
-
-def test_a_config_that_changes_parameters(tmp_path):
-    """A bare state dict does not say that the last stage has another attention."""
-    options = dict(stage4="soft", class_token=False, global_pool="avg", img_size=64)
-    torch.save(timm.create_model("soft_pico", num_classes=3, **options).state_dict(), tmp_path / "bare.pth")
-    notes = Notes(None, options, {"mean": (0.5,) * 3, "std": (0.5,) * 3})
-    run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", notes=notes)
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    assert entry.options == {**options, "img_size": (64, 64)}
 
 
 def test_given_normalisation_comes_first(checkpoint, tmp_path):

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--measured-by", default="tools/test.py", help="command that measured the metrics (default: %(default)s)"
     )
-    parser.add_argument("--config", metavar="FILE", help="training config, such as configs/soft_tiny.py")
+    parser.add_argument("--config", metavar="FILE", help="training config for the entry, such as configs/soft_tiny.py")
     for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
         parser.add_argument(
             f"--{name}", type=float, nargs="+", metavar="X", help=f"{name} of the image channels, such as {example}"
@@ -34,12 +34,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--hf-dir", metavar="FOLDER", help="also write a Hugging Face repository there")
     parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
     args = parser.parse_args(argv)
-    notes = None
-    if args.config is not None:
-        from soft_vit.engine.config import resolve
-        from soft_vit.engine.models.notes import notes_of_config
-
-        notes = notes_of_config(resolve(args.config).to_dict())
     for sentence in publish(
         args.source,
         args.out_dir,
@@ -49,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         weights=args.weights,
         metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
         config=args.config,
-        notes=notes,
         mean=args.mean,
         std=args.std,
         hf_dir=args.hf_dir,
