@@ -97,7 +97,8 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         images = data["inputs"]
         samples = samples_of_labels(data["labels"]) if "labels" in data else data.get("data_samples")
         images = images if isinstance(images, Tensor) else torch.stack(images)
-        images = images.float().sub_(self.mean).div_(self.std).contiguous(memory_format=self.memory_format)
+        # The caller's batch stays as it is.
+        images = (images - self.mean).div_(self.std).contiguous(memory_format=self.memory_format)
         if training and self.reprob:
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:

@@ -54,14 +54,18 @@ def test_batches_of_labels_are_those_of_samples():
 
 @pytest.mark.parametrize(
     ("stacked", "training", "options"),
-    [(True, True, {}), (False, False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))],
+    [(True, False, {}), (True, True, {}), (False, False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))],
 )
 def test_normalising(stacked, training, options):
     """An evaluation augments nothing."""
     data = batch(stacked=stacked)
+    if not training:
+        # Floats, which stay as they are for whoever prepares them again.
+        data["inputs"] = data["inputs"].float() if stacked else [image.float() for image in data["inputs"]]
     images = torch.stack(list(data["inputs"]))
     out = build(**options, channels_last=True)(data, training)
     torch.testing.assert_close(out["inputs"], normalised(images))
+    assert torch.equal(torch.stack(list(data["inputs"])), images)
     assert out["inputs"].is_contiguous(memory_format=torch.channels_last)
     assert "gt_score" not in out["data_samples"][0]
 
