@@ -114,14 +114,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     class ConfigOptions(DictAction):
         @staticmethod
         def _parse_iterable(text: str) -> Any:
-            """Parse a value like MMEngine, but keep spaces, quoted commas, and the commas of a path."""
-            if "/" in text and text[:1] not in ("[", "("):
-                return text.strip("'\"")
-            if "'" in text or '"' in text:
-                with contextlib.suppress(ValueError, SyntaxError):
-                    return ast.literal_eval(text)
-            kept = re.sub(r"\s*([,()\[\]])\s*", r"\1", text).replace(" ", "\0")
-            return _with_spaces(DictAction._parse_iterable(kept))
+            """Parse a value like MMEngine, but as Python where it is that, and keep the spaces and commas of a path."""
+            with contextlib.suppress(ValueError, SyntaxError):
+                return ast.literal_eval(text)
+            if text[:1] not in ("[", "(") and ("/" in text or "," not in text):
+                return DictAction._parse_int_float_bool(text)
+            return DictAction._parse_iterable(text)
 
         def __call__(self, parser: Any, namespace: Any, values: Any, *args: Any) -> None:
             try:
@@ -132,12 +130,6 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                 ) from error
 
     parser.add_argument("--cfg-options", nargs="+", action=ConfigOptions, metavar="KEY=VALUE", help="change the config")
-
-
-def _with_spaces(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(map(_with_spaces, value))
-    return value.replace("\0", " ") if isinstance(value, str) else value
 
 
 class _ImageSize(argparse.Action):
