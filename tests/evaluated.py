@@ -66,12 +66,6 @@ def write_tree(root: Path, names: Sequence[str], **counts: int) -> Path:
     return root
 
 
-def list_of_classes(folder: Path) -> Path:
-    path = folder / "classes.txt"
-    path.write_text("\n".join(CLASSES) + "\n")
-    return path
-
-
 def by_the_book(logits: torch.Tensor, labels: list[int], topk: tuple[int, ...] = (1, 5)) -> dict[str, float]:
     """Accuracies and cross entropy by their definitions, in float64."""
     x, y = logits.detach().double().numpy(), np.asarray(labels)

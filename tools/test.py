@@ -48,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="FOLDER",
         help="images in a folder per class, as in ImageNetV2, -A or -R; only these classes are predicted",
     )
-    parser.add_argument("--classes", metavar="FILE", help="names of the model's classes, one per line, for --data-root")
     parser.add_argument("--work-dir", metavar="FOLDER", help="for logs (default: work_dirs/<config name>)")
     parser.add_argument("--out", metavar="FILE", help="write the metrics to this JSON file")
     parser.add_argument("--per-class", metavar="FILE", help="write the accuracy of each class to this CSV file")
@@ -72,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         ema=None if args.weights is None else args.weights == "ema",
         options=args.cfg_options,
         data_root=args.data_root,
-        classes=args.classes,
         img_size=args.img_size,
         crop_pct=args.crop_pct,
         tta=args.tta,

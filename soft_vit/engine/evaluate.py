@@ -50,7 +50,6 @@ def evaluate(
     ema: bool | None = None,
     options: Mapping[str, Any] | None = None,
     data_root: str | Path | None = None,
-    classes: str | Path | None = None,
     img_size: int | None = None,
     crop_pct: float | None = None,
     tta: bool = False,
@@ -67,11 +66,10 @@ def evaluate(
     published and random weights. ema: the averaged (True) or the plain weights of a checkpoint with both; None for the
     averaged ones. options: entries of the config by dotted name.
 
-    On which images: data_root is a folder with a folder of images for each class, named like the model's classes or by
-    their numbers; predictions are restricted to the classes found. classes: for data_root, a file that names the
-    model's classes, see `class_names`. img_size: side in pixels. crop_pct: side of the crop divided by that of the
-    resized image, in (0, 1]. tta: test time augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean
-    of the scores of each image and its mirror image.
+    On which images: data_root is a folder with a folder of images for each class, named like the model's classes (see
+    `class_names`) or by their numbers; predictions are restricted to the classes found. img_size: side in pixels.
+    crop_pct: side of the crop divided by that of the resized image, in (0, 1]. tta: test time augmentation by the
+    config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each image and its mirror image.
 
     What is written: out is a JSON file of the metrics. per_class: CSV of class, images, correct, accuracy. confusion:
     CSV with a row for each true class and a column for each predicted one. work_dir: for logs, by default
@@ -87,8 +85,6 @@ def evaluate(
     # 1. Read the model's file, before anything is built.
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise ValueError(f"crop_pct must be above 0 and at most 1, got {crop_pct}.")
-    if classes is not None and data_root is None:
-        raise ValueError(f"classes needs data_root, whose folders it names, got classes={classes} alone.")
     for path in (out, per_class, confusion):
         if path is not None:
             ensure_writable(path)
@@ -116,7 +112,7 @@ def evaluate(
             view = view_of_config(cfg, img_size, crop_pct)
     indices = None
     if data_root is not None:
-        indices = set_folder(cfg, data_root, class_names(_num_classes(cfg), classes, trained, recorded))
+        indices = set_folder(cfg, data_root, class_names(_num_classes(cfg), trained, recorded))
     if view is not None:
         set_view(cfg, view)
     if tta:

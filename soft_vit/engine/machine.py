@@ -70,8 +70,5 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     schedulers = cfg.get("param_scheduler") or []
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
         for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
-            value = scheduler[bound]
-            # One value for each parameter group, or one for all.
-            many = isinstance(value, list | tuple)
-            scheduler[bound] = [one * images / base for one in value] if many else value * images / base
+            scheduler[bound] *= images / base
     say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -23,7 +23,6 @@ class ClassificationMetric(BaseMetric):
     topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes of
     the images, if not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
-    prefix: replaces `accuracy`, and also precedes `cross_entropy`, to distinguish two metrics.
     Raises ValueError for a k below 1, and for an image of a class outside class_indices.
 
     Processes exchange sums, not predictions. Samplers such as DefaultSampler repeat images at the end to give each rank
@@ -95,8 +94,7 @@ class ClassificationMetric(BaseMetric):
         """Return the metrics from the number of images, the sum of losses, and the hits for each k."""
         images, loss, *hits = results
         accuracies = {f"{self.prefix}/top{k}": 100 * hit / images for k, hit in zip(self.topk, hits, strict=True)}
-        front = "" if self.prefix == self.default_prefix else f"{self.prefix}/"
-        return {**accuracies, f"{front}cross_entropy": loss / images}
+        return {**accuracies, "cross_entropy": loss / images}
 
     def _count_pairs(self, rows: Tensor) -> Tensor:
         """Return the `confusion_table` over all processes."""

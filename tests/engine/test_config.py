@@ -320,7 +320,7 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
         schedulers = [
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-2 * lr},
-            {"type": "OneCycleLR", "eta_max": [10 * lr, lr]},
+            {"type": "OneCycleLR", "eta_max": 10 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
         cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": enable, "base_batch_size": 16}})

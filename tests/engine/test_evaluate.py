@@ -16,7 +16,6 @@ from evaluated import (
     by_the_book,
     expected_on_folder,
     expected_on_shapes,
-    list_of_classes,
     network,
     shapes,
 )
@@ -67,7 +66,7 @@ def test_another_size(folders, tmp_path):
     name = "synthesizer_pyramid_pico"
     model = network(name)
     torch.save(model.state_dict(), tmp_path / "weights.pth")
-    files = {"data_root": folders / "numbered", "classes": list_of_classes(tmp_path), "work_dir": tmp_path}
+    files = {"data_root": folders / "numbered", "work_dir": tmp_path}
     options = {**OPTIONS, "model.model_name": name}
     metrics = evaluate(DEMO, str(tmp_path / "weights.pth"), img_size=44, crop_pct=1.0, **files, options=options)
     model.set_input_size(44)
@@ -121,7 +120,6 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
         ("{checkpoint}", {"crop_pct": 1.5}, ValueError, "1.5"),
         ("{checkpoint}", {"img_size": 31}, ValueError, "31"),
         ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "'named'"),
-        ("{checkpoint}", {"data_root": "{folders}/named", "classes": "no.txt"}, FileNotFoundError, "no.txt"),
         ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "x.pth"),
         ("soft_norm_pico", {}, ValueError, "soft_norm_pico"),
         ("{other}", {}, ValueError, "head"),

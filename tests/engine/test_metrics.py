@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from evaluated import by_the_book
-from mmengine.evaluator import Evaluator
 
 from soft_vit.engine import metrics
 from soft_vit.engine.metrics import ClassificationMetric
@@ -29,16 +28,6 @@ def test_formulas(images, classes, topk):
     logits, target = scores(images, classes)
     # fp32 probabilities: half an ulp of relative error each, and the same absolute error in their logarithm.
     assert run(ClassificationMetric(topk), logits, target) == pytest.approx(by_the_book(logits, target, topk), abs=1e-6)
-
-
-def test_prefix_tells_two_metrics_apart():
-    logits, target = scores(5, 3)
-    evaluator = Evaluator([ClassificationMetric((1,)), ClassificationMetric((1,), prefix="again")])
-    for metric in evaluator.metrics:
-        metric.process({}, samples(logits, target))
-    found = evaluator.evaluate(5)
-    assert list(found) == ["accuracy/top1", "cross_entropy", "again/top1", "again/cross_entropy"]
-    assert found["again/cross_entropy"] == found["cross_entropy"]
 
 
 def test_restricted_to_classes_is_a_model_of_these_alone():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import timm
 import torch
-from evaluated import DEMO, OPTIONS, Model, agrees, expected_on_folder, expected_on_shapes, list_of_classes
+from evaluated import DEMO, OPTIONS, Model, agrees, expected_on_folder, expected_on_shapes
 from mmengine.config import Config
 
 from soft_vit.engine import evaluate
@@ -68,7 +68,7 @@ def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
     """The name of a timm model brings a normalisation of its own; the config of the training stays."""
     torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
     (tmp_path / DEMO.name).write_text("trained = True")
-    files = {"data_root": folders / "numbered", "classes": list_of_classes(tmp_path), "work_dir": tmp_path}
+    files = {"data_root": folders / "numbered", "work_dir": tmp_path}
     files["weights"] = str(tmp_path / "weights.pth")
     options = {**OPTIONS, "model.num_classes": 10}
     metrics = evaluate(DEMO, "soft_pico", tta=True, img_size=32, crop_pct=0.8, **files, options=options)

@@ -115,6 +115,3 @@ class ShapesDataset(BaseDataset):
         # Transforms may write into the image.
         image = self._drawn[position].copy()
         return {**info, "img": image, "img_shape": image.shape[:2], "ori_shape": image.shape[:2]}
-
-    def get_cat_ids(self, idx: int) -> list[int]:
-        return [self.images.label(super().get_data_info(idx)["position"])]

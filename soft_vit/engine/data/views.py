@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config
 from timm.data import DEFAULT_CROP_PCT, ImageNetInfo, infer_imagenet_subset, resolve_data_config
 
-from soft_vit.data.images import find_images, read_lines
+from soft_vit.data.images import find_images
 from soft_vit.engine.config import datasets_in, type_name
 
 __all__ = [
@@ -117,31 +117,15 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     return sorted({label for _, label in images.samples})
 
 
-def class_names(
-    num_classes: int, listed: str | Path | None = None, trained: Sequence[str] = (), recorded: Sequence[str] = ()
-) -> list[str]:
-    """Return the names of a model's classes in the order of its output.
+def class_names(num_classes: int, trained: Sequence[str] = (), recorded: Sequence[str] = ()) -> list[str]:
+    """Return the names of a model's classes in the order of its output, or their numbers if the names are unknown.
 
-    They come from the first of these sources: `listed`, a text file with one name a line; `trained`, the names in a
-    checkpoint; timm's lists for ImageNet's numbers of classes; `recorded`, those of published weights.
-    Raises ValueError for another number of names than the model's.
+    They come from the first of these sources: `trained`, the names in a checkpoint; timm's lists for ImageNet's numbers
+    of classes; `recorded`, those of published weights.
     """
     subset = infer_imagenet_subset({"num_classes": num_classes})
-    if listed is not None:
-        path = Path(listed).expanduser()
-        if not path.is_file():
-            raise FileNotFoundError(f"classes must be an existing text file with one name a line, got {path}.")
-        names = read_lines(path)
-    elif trained or subset is None:
-        names = [str(name) for name in trained or recorded]
-    else:
-        names = ImageNetInfo(subset).label_names()
-    if len(names) != num_classes:
-        raise ValueError(
-            f"The class names must be the {num_classes} of the model, got {len(names)} names; --classes takes a text "
-            "file with one name a line, in the order of the model's output."
-        )
-    return names
+    names = trained or (ImageNetInfo(subset).label_names() if subset else recorded)
+    return [str(name) for name in (names if len(names) == num_classes else range(num_classes))]
 
 
 def use_tta_pipeline(cfg: Config, classifies: bool) -> None:

@@ -1,6 +1,6 @@
 """Notes of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
 
-import re
+import contextlib
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -50,9 +50,9 @@ def notes_of_run(runner: Runner) -> Notes | None:
 
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return facts of a training config for a model card, a word or two each; paths are left out."""
-    wrapper, train = _mapping(config, "optim_wrapper"), _mapping(config, "train_cfg")
-    optimizer, loader = _mapping(wrapper, "optimizer"), _mapping(config, "train_dataloader")
+    """Return facts of a training config for a model card, a word or two each."""
+    train, loader = config.get("train_cfg") or {}, config.get("train_dataloader") or {}
+    optimizer = (config.get("optim_wrapper") or {}).get("optimizer") or {}
     found = {
         "epochs": train.get("max_epochs"),
         "iterations": train.get("max_iters"),
@@ -61,23 +61,20 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
         "weight decay": optimizer.get("weight_decay"),
         "batch size of a process": loader.get("batch_size"),
     }
-    facts = {name: str(value) for name, value in found.items() if value is not None}
-    return {name: text for name, text in facts.items() if re.fullmatch(r"[\w .,+-]{1,60}", text)}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of timm's pretrained_cfg that a training config determines: size, crop, mean, std."""
     found: dict[str, Any] = {}
-    size = _mapping(config, "model").get("img_size")
-    try:
-        view = view_of_config(config if isinstance(config, Config) else Config(dict(config)), None, None)
-    except (ValueError, AttributeError, TypeError, ZeroDivisionError):
-        # A config without test images, or of another task than classification.
-        pass
-    else:
+    model = config.get("model") or {}
+    size = model.get("img_size")
+    # Without test images, or with those of another task than classification.
+    with contextlib.suppress(ValueError, AttributeError):
+        view = view_of_config(Config(dict(config)))
         found = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
         size = size or view.img_size
-    prepared = _mapping(_mapping(config, "model"), "data_preprocessor") or _mapping(config, "data_preprocessor")
+    prepared = model.get("data_preprocessor") or config.get("data_preprocessor") or {}
     if prepared.get("mean") is not None and prepared.get("std") is not None:
         found |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
@@ -91,13 +88,7 @@ def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
     own -= {"self", "device", "dtype", "attn_options"}
     for cls in ATTENTIONS.values():
         own |= attention_options(cls).keys()
-    return {key: value for key, value in _mapping(config, "model").items() if key in own}
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return the mapping under a key, or {}."""
-    value = values.get(key)
-    return value if isinstance(value, Mapping) else {}
+    return {key: value for key, value in (config.get("model") or {}).items() if key in own}
 
 
 def _plain(value: Any) -> Any:

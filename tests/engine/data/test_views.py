@@ -3,7 +3,6 @@
 import pytest
 from mmengine.config import Config
 
-from soft_vit.data import CLASSES
 from soft_vit.engine.data.views import View, class_names, set_view, timm_view, view_of_config
 
 
@@ -61,15 +60,10 @@ def test_view_of_timm_is_the_one_it_reports():
         view_of_config(config([]), None, 0.9)
 
 
-def test_names_come_from_the_first_that_has_them(tmp_path):
-    listed = tmp_path / "classes.txt"
-    listed.write_text("\n".join(CLASSES))
+def test_names_come_from_the_first_that_has_them():
     trained, recorded = [f"n{i}" for i in range(10)], tuple("abcdefghij")
-    assert class_names(10, listed, trained, recorded) == list(CLASSES)
-    assert class_names(10, None, trained, recorded) == trained
+    assert class_names(10, trained, recorded) == trained
     assert class_names(10, recorded=recorded) == list(recorded)
+    assert class_names(12, trained) == class_names(12) == [str(i) for i in range(12)]
     imagenet = class_names(1000, recorded=["tench"])
     assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
-    for arguments in ((listed,), (None, trained), ()):
-        with pytest.raises(ValueError, match="12 of the model"):
-            class_names(12, *arguments)
