@@ -53,7 +53,8 @@ class CocoImage:
     """An image with its n objects, in pixels.
 
     boxes: float32 `[n, 4]` as (x0, y0, x1, y1) inside the image. labels: int64 `[n]`, class indices from 0. trainable:
-    bool `[n]`, False for crowds and for boxes without area. objects: the n entries of the file, for evaluation.
+    bool `[n]`, False for crowds and for boxes without area. objects: the n entries of the file, for evaluation; their
+    ids are their places in the file, from 1.
     has_file: whether the image file was found.
     """
 
@@ -94,18 +95,24 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
     label_of = {number: label for label, number in enumerate(categories)}
     problems = CocoProblems()
     images = _images(content["images"], set(files), problems)
-    seen: set[int] = set()
-    for entry in content["annotations"]:
+    seen: set[str] = set()
+    # An id of 0 would mean to COCO's evaluation that an object was not found.
+    for number, entry in enumerate(content["annotations"], 1):
         entry = entry if isinstance(entry, dict) else {}
-        problem, kept = _object(entry, images, categories, seen)
+        name = entry.get("id")
+        problem, kept = _object(entry, images, categories)
+        if name is not None and str(name) in seen:
+            problem, kept = "object_broken", {}
+        seen.add(str(name))
+        kept["id"] = number
         if problem is None and masks:
             image = images[kept["image_id"]]
             kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
         if problem:
-            problems.add(problem, entry.get("id"))
+            problems.add(problem, kept.get("why", name))
         else:
             image = images[kept["image_id"]]
-            box = None if kept["iscrowd"] else _clip(kept, image, problems)
+            box = None if kept["iscrowd"] else _clip(kept["bbox"], name, image, problems)
             image.objects.append(kept)
             image.boxes.append(box or (0, 0, 0, 0))
             image.labels.append(label_of[kept["category_id"]])
@@ -135,47 +142,56 @@ def _load(path: Path) -> dict[str, list]:
 def _categories(entries: list, path: Path) -> dict[int, str]:
     """Return names by id, in the order of the ids."""
     try:
-        names = {int(entry["id"]): str(entry["name"]) for entry in entries}
+        names = {_whole(entry, "id"): str(entry["name"]) for entry in entries}
     except _MALFORMED as error:
-        raise ValueError(f"Every category of {path} must have an id and a name.") from error
+        raise ValueError(f"Every category of {path} must have a whole number as id and a name, got {error}.") from error
     if not names or len(names) < len(entries):
         raise ValueError(f"{path} must list categories with different ids, got {[entry['id'] for entry in entries]}.")
     return dict(sorted(names.items()))
+
+
+def _whole(entry: dict[str, Any], key: str) -> int:
+    """Return a whole number, which may be written as text or with a point. Raises ValueError that names the field."""
+    value = entry.get(key)
+    if (isinstance(value, str) and value.isdecimal()) or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    if not isinstance(value, int):
+        raise ValueError(f"{key} {value!r}")
+    return value
 
 
 def _images(entries: list, files: set[str], problems: CocoProblems) -> dict[int, CocoImage]:
     images: dict[int, CocoImage] = {}
     for entry in entries:
         try:
+            number, width, height = (_whole(entry, key) for key in ("id", "width", "height"))
             # The path as an archive lists it.
             name = PurePosixPath(entry["file_name"]).as_posix()
-            image = CocoImage(int(entry["id"]), name, int(entry["width"]), int(entry["height"]), name in files)
-        except _MALFORMED:
-            image = None
-        if image is None or min(image.width, image.height) < 1 or image.id in images:
-            problems.add("image_broken", entry)
+            if min(width, height) < 1 or number in images:
+                raise ValueError(entry)
+        except (*_MALFORMED, AttributeError) as error:
+            problems.add("image_broken", error)
         else:
-            images[image.id] = image
-            if not image.has_file:
+            images[number] = CocoImage(number, name, width, height, name in files)
+            if name not in files:
                 problems.add("image_missing", name)
     return images
 
 
 def _object(
-    entry: dict[str, Any], images: dict[int, CocoImage], categories: dict[int, str], seen: set[int]
+    entry: dict[str, Any], images: dict[int, CocoImage], categories: dict[int, str]
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the problem for which an annotation is left out, if any, and what is kept of it."""
     try:
         x, y, width, height = map(float, entry["bbox"])
-        kept = {name: int(entry[name]) for name in ("id", "image_id", "category_id")}
+        kept = {name: _whole(entry, name) for name in ("image_id", "category_id")}
         area = entry.get("area")
         kept["area"] = width * height if area is None else float(area)
-    except _MALFORMED:
-        return "object_broken", {}
-    if not all(map(math.isfinite, (x, y, width, height, kept["area"]))) or kept["id"] in seen:
-        return "object_broken", {}
+        if not all(map(math.isfinite, (x, y, width, height, kept["area"]))):
+            raise ValueError(f"bbox {entry['bbox']}")
+    except _MALFORMED as error:
+        return "object_broken", {"why": f"{entry.get('id')}: {error}"}
     kept |= {"bbox": [x, y, width, height], "iscrowd": int(bool(entry.get("iscrowd")))}
-    seen.add(kept["id"])
     if kept["image_id"] not in images:
         return "image_unknown", {}
     if kept["category_id"] not in categories:
@@ -183,15 +199,15 @@ def _object(
     return None, kept
 
 
-def _clip(kept: dict[str, Any], image: CocoImage, problems: CocoProblems) -> tuple[float, ...] | None:
+def _clip(bbox: list[float], name: Any, image: CocoImage, problems: CocoProblems) -> tuple[float, ...] | None:
     """Return the corners of a box (x, y, width, height), clipped to the image; None if the box is empty there."""
-    x, y, width, height = kept["bbox"]
+    x, y, width, height = bbox
     corners = (max(x, 0.0), max(y, 0.0), min(x + width, image.width), min(y + height, image.height))
     # Close coordinates may coincide in float32.
     x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
     if x1 <= x0 or y1 <= y0:
-        problems.add("box_empty", kept["id"])
+        problems.add("box_empty", name)
         return None
     if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
-        problems.add("box_clipped", kept["id"])
+        problems.add("box_clipped", name)
     return x0, y0, x1, y1

@@ -71,6 +71,34 @@ BAD_IMAGES = [
 ]
 
 
+def test_numbers_may_be_text_or_have_a_point_and_annotations_any_id(read):
+    """Annotations are numbered, from 1: ids are names, and to COCO's evaluation 0 means that an object was missed."""
+    value = content(annotation(0, image_id="7", category_id=5.0), annotation("b7", image_id=7.0), annotation(None))
+    value["images"][0].update(id="7", width=90.0, height="60")
+    image = read(value).images[0]
+    assert (image.id, image.width, image.height) == (7, WIDTH, HEIGHT)
+    assert [(entry["id"], entry["image_id"], entry["category_id"]) for entry in image.objects] == [
+        (1, 7, 5),
+        (2, 7, 5),
+        (3, 7, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "field"),
+    [
+        ("images", {"id": "c"}, "id 'c'"),
+        ("images", {"width": 80.5}, "width 80.5"),
+        ("images", {"height": None}, "height None"),
+        ("annotations", {"image_id": "c"}, "image_id 'c'"),
+    ],
+)
+def test_a_field_that_is_no_whole_number_is_named(read, part, changes, field):
+    value = content(annotation(1), annotation(2))
+    value[part][1].update(changes)
+    assert field in read(value).problems.sentences()[0]
+
+
 @pytest.mark.parametrize(("kind", "image"), BAD_IMAGES)
 def test_a_bad_image_is_counted(read, kind, image):
     value = content(annotation())
@@ -163,6 +191,7 @@ REFUSED = {
     "captions": (content(categories={}), "list 'categories'"),
     "empty categories": (content(categories=[]), "categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category"),
+    "category with a word as id": (content(categories=[{"id": "a", "name": "a"}]), "id 'a'"),
     "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "different ids"),
     "empty images": (content(images=[]), "0 of 0"),
     "only broken images": (

@@ -6,7 +6,7 @@ Letters: n objects in an image, H and W its height and width.
 import itertools
 import logging
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,11 @@ class CocoImages(ReadingDataset):
         require_data_root(data_root)
         root = Path(data_root).expanduser()
         storage = require_storage(root, img_dir)
-        entries = {entry.name: entry for entry in storage.entries()}
+        # A file_name may begin with the last folders of img_dir.
+        parts = PurePosixPath(img_dir).parts
+        starts = ["/".join([*parts[i:], ""]) for i in range(len(parts) + 1)]
+        files = storage.entries()
+        entries = {start + entry.name: entry for start in starts for entry in files}
         self._annotations = read_coco(root / ann_file, entries.keys(), masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])

@@ -118,6 +118,11 @@ def test_bad_images_are_skipped_in_training_and_black_in_a_test(copy):
 def test_images_are_read_from_an_archive(copy):
     shutil.make_archive(str(copy / "packed"), "zip", copy / TRAIN[1])
     packed, plain = (CocoImages(str(copy), TRAIN[0], folder, transforms=[]) for folder in ("packed", TRAIN[1]))
+    # File names may begin with the folder of the images.
+    change(
+        copy, lambda content: [image.update(file_name=f"packed/{image['file_name']}") for image in content["images"]]
+    )
+    assert len(CocoImages(str(copy), TRAIN[0], "packed")) == len(plain)
     assert len(packed) == len(plain)
     assert packed[0]["data_samples"].img_path == plain[0]["data_samples"].img_path
     torch.testing.assert_close(packed[0]["inputs"], plain[0]["inputs"])
@@ -135,6 +140,17 @@ def test_unusable_data_is_refused_in_one_sentence(copy):
     for arguments, options, error, message in cases:
         with pytest.raises(error, match=message):
             CocoImages(*arguments, **options)
+
+
+def test_an_image_turned_by_its_exif_data_has_the_annotated_size(copy):
+    path = sorted((copy / TRAIN[1]).iterdir())[0]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(path) as image:
+        expected = np.asarray(image)
+        image.rotate(90, expand=True).save(path, quality=95, exif=exif)
+    found = CocoImages(str(copy), *TRAIN, transforms=[], filter_empty=False)[0]["inputs"].permute(1, 2, 0).numpy()
+    assert np.abs(found.astype(int) - expected).mean() < 5
 
 
 def test_a_file_outside_of_the_folder_is_never_read(copy):
