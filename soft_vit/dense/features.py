@@ -27,7 +27,8 @@ class TimmFeatures(nn.Module):
     `init_weights` loads, timm's published ones or a file (of timm, of a classification run here, or released).
     They are not read before, so that a trained detector loads without them. frozen_stages: -1 trains everything,
     0 freezes the stem, n also the first n stages. norm_eval: keep the statistics of BatchNorm. out_norm: apply a
-    LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model.
+    LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model; a plain ViT has
+    dynamic_img_size and dynamic_img_pad by default, and so takes images of any size.
 
     The attributes channels and reductions list channels and strides of the maps. Raises ValueError for a model or an
     option that timm rejects, for a model without such maps, and if frozen_stages exceeds the number of stages.
@@ -60,6 +61,10 @@ class TimmFeatures(nn.Module):
             # timm returns the maps in the order of the stages, each once.
             indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
             self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
+            if hasattr(getattr(self.body, "model", None), "dynamic_img_size"):
+                # A plain ViT takes images of one size by default.
+                self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
+                self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             raise ValueError(
                 f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "
@@ -79,7 +84,10 @@ class TimmFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Turn images `[B, 3, H, W]` into contiguous maps `[B, C_i, H_i, W_i]`."""
-        maps = self.body(x)
+        try:
+            maps = self.body(x)
+        except AssertionError as error:
+            raise ValueError(f"Images must have the size that {self.model_name} takes: {one_line(error)}.") from error
         if Format(getattr(self.body, "output_fmt", "NCHW")) == Format.NHWC:
             maps = [nhwc_to(feature, Format.NCHW) for feature in maps]
         # mmcv's compiled RoIAlign ignores strides.

@@ -76,3 +76,19 @@ def test_building_reads_no_weights(tmp_path):
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         TimmFeatures(**arguments)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "local_vit_tiny_patch16"])
+def test_a_plain_vit_takes_images_of_any_size(name):
+    features = TimmFeatures(name, depth=3, out_indices=(0, 2)).eval()
+    assert [tuple(m.shape) for m in features(torch.randn(1, 3, 97, 203))] == [(1, 192, 7, 13)] * 2
+    whole = timm.create_model(name, depth=3).eval()
+    features.load_weights(whole.state_dict())
+    x = torch.randn(1, 3, 224, 224)
+    last = whole.forward_intermediates(x, intermediates_only=True)[-1]
+    torch.testing.assert_close(features(x)[-1], features.out_norms[-1](last))
+
+
+def test_a_model_of_one_size_says_so():
+    with pytest.raises(ValueError, match="224"):
+        TimmFeatures("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))(torch.randn(1, 3, 97, 203))
