@@ -56,16 +56,12 @@ class SafeCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
 
     A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
-    main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: at least 2, or -1
-    for all, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint, once there is
-    one. Raises ValueError for 0 or 1, and when a file cannot be written; the ones before are then intact.
+    main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for all; at
+    least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint,
+    once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
-        if max_keep_ckpts in (0, 1):
-            raise ValueError(
-                f"max_keep_ckpts must be at least 2, or -1 to keep all, got {max_keep_ckpts}: a crash could leave none."
-            )
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None

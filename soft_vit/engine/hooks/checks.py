@@ -1,4 +1,4 @@
-"""Check before the first step that classes and targets fit each other."""
+"""Check before the first step that the classes of data and model fit each other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
 
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that classes and targets fit each other, and logs the classes of the training data.
+    """Checks that the training data has no more classes than the model, and logs them.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
     does not fit.
@@ -59,9 +59,3 @@ class RunChecksHook(Hook):
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
-        mixing = getattr(getattr(model, "data_preprocessor", None), "mixing", None)
-        if mixing is not None and head is not None and mixing.num_classes != head:
-            raise ValueError(
-                f"The data preprocessor makes targets for {mixing.num_classes} classes and the model has {head}; set "
-                f"data_preprocessor.num_classes to {head}."
-            )

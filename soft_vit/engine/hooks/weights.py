@@ -45,7 +45,10 @@ class WeightsHook(Hook):
         network = getattr(unwrapped(runner.model), "model", None)
         of_timm = hasattr(network, "pretrained_cfg")
         if runner._resume:
-            _require_state_of_a_run(checkpoint)
+            if "message_hub" not in checkpoint:
+                raise ValueError(
+                    "A checkpoint to resume from must hold the state of a run; begin a run from weights with load_from."
+                )
             require_match(runner, checkpoint)
             if of_timm:
                 # Refuses notes of another model with equal parameter names.
@@ -87,15 +90,6 @@ class WeightsHook(Hook):
                 f"The test images must be of the {own} classes of the model, got {len(names)}; set model.num_classes, "
                 "or give images in folders that are named like classes of the model, as --data-root."
             )
-
-
-def _require_state_of_a_run(checkpoint: Mapping[str, Any]) -> None:
-    meta = checkpoint.get("meta")
-    if not (isinstance(meta, Mapping) and {"epoch", "iter"} <= meta.keys() and "message_hub" in checkpoint):
-        raise ValueError(
-            "A checkpoint to resume from must hold the state of a run, such as its iteration; begin a run from weights "
-            "alone with load_from."
-        )
 
 
 def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:

@@ -19,17 +19,16 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` are exempt from weight decay.
     `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
-    `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1); `min_scale` bounds the product from below. Frozen
-    parameters are left out. Raises ValueError for another key or a layer_decay outside (0, 1].
+    `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1). Frozen parameters are left out, and those outside
+    of the timm model get the optimizer's settings. Raises ValueError for another key or a layer_decay outside (0, 1].
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
         super().__init__(optim_wrapper_cfg, None)
         options = dict(paramwise_cfg or {})
         self.layer_decay = options.pop("layer_decay", None)
-        self.min_scale = options.pop("min_scale", 0.0)
         if options:
-            raise ValueError(f"paramwise_cfg must have the keys layer_decay and min_scale, got {', '.join(options)}.")
+            raise ValueError(f"paramwise_cfg must have no key except layer_decay, got {', '.join(options)}.")
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}.")
 
@@ -38,14 +37,9 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         # A classifier of MMEngine holds the timm model.
         timm_model = getattr(model, "model", model)
         grouped = {id(parameter) for parameter in timm_model.parameters()}
-        others = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in grouped]
-        if others:
-            raise ValueError(
-                f"All parameters must be in the timm model of {type(model).__name__}, got {others[0]}; use "
-                "DefaultOptimWrapperConstructor."
-            )
+        others = [p for p in model.parameters() if p.requires_grad and id(p) not in grouped]
         config = dict(self.optimizer_cfg)
-        config["params"] = self._groups(timm_model, config)
+        config["params"] = self._groups(timm_model, config) + ([{"params": others}] if others else [])
         wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": OPTIMIZERS.build(config)}
         return OPTIM_WRAPPERS.build(wrapper)
 
@@ -54,9 +48,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
         if self.layer_decay is None:
             return param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
-        groups = param_groups_layer_decay(
-            model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay, min_scale=self.min_scale
-        )
+        groups = param_groups_layer_decay(model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay)
         for group in groups:
             group.pop("param_names", None)
             group["lr"] = optimizer["lr"] * group.pop("lr_scale")

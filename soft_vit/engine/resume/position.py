@@ -180,13 +180,7 @@ class BatchPositionHook(Hook):
         # In a test this would build the training data.
         if not runner._resume:
             return
-        meta = checkpoint.get("meta", {})
-        if meta.get("iter", 0) > runner.max_iters:
-            raise ValueError(
-                f"The run must be longer than its checkpoint, from iteration {meta['iter']}, got {runner.max_iters} "
-                "iterations; set train_cfg to more, or measure the checkpoint with tools/test.py."
-            )
-        before = meta.get("batches")
+        before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
         both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"

@@ -102,12 +102,9 @@ def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
         WeightsHook().after_load_checkpoint(runner, checkpoint)
 
 
-@pytest.mark.parametrize(
-    "content", [{}, {"meta": 3}, {"meta": {"iter": 1}}, {"meta": {"epoch": 0, "iter": 1}}], ids=str
-)
-def test_weights_alone_are_not_resumed(content):
+def test_weights_alone_are_not_resumed():
     with pytest.raises(ValueError, match="load_from"):
-        WeightsHook().after_load_checkpoint(a_run(PLAIN, "resume"), {"state_dict": {}, **content})
+        WeightsHook().after_load_checkpoint(a_run(PLAIN, "resume"), {"state_dict": {}, "meta": {"epoch": 0, "iter": 1}})
 
 
 @pytest.mark.parametrize("noted", [True, False])

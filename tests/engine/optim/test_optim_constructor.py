@@ -57,18 +57,15 @@ def test_weight_decay_is_timms(name):
 
 @pytest.mark.parametrize("name", ["soft_pico", "vit_tiny_patch16_224"])
 def test_layer_decay_by_hand(name):
-    """0.5 for each layer below the head, never below min_scale."""
+    """0.5 for each layer below the head."""
     model = timm_model(name)
     layers = timm.models.group_parameters(model, model.group_matcher(), reverse=True)
     top = max(layers.values())
     assert top > 5
-    for min_scale in (0.0, 0.1):
-        found = settings(model, build(model, layer_decay=0.5, min_scale=min_scale))
-        for parameter, (_, rate) in found.items():
-            assert rate == pytest.approx(0.1 * max(min_scale, 0.5 ** (top - layers[parameter]))), parameter
+    found = settings(model, build(model, layer_decay=0.5))
+    for parameter, (_, rate) in found.items():
+        assert rate == pytest.approx(0.1 * 0.5 ** (top - layers[parameter])), parameter
     assert found["head.weight"][1] == 0.1
-    lowest = min(rate for _, rate in found.values())
-    assert lowest == pytest.approx(0.1 * 0.1)
     decays = {parameter: decay for parameter, (decay, _) in found.items()}
     assert decays == {parameter: decay for parameter, (decay, _) in settings(model, build(model)).items()}
 
@@ -91,14 +88,12 @@ class Outsider(BaseModel):
         return self.model(inputs) / self.temperature
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "named"),
-    [
-        (timm_model("soft_pico"), {"bias_decay_mult": 0.0}, "bias_decay_mult"),
-        (timm_model("soft_pico"), {"layer_decay": 1.5}, "1.5"),
-        (Outsider(), {}, "temperature"),
-    ],
-)
-def test_mistakes(model, options, named):
+@pytest.mark.parametrize("layer_decay", [None, 0.5])
+def test_others_get_the_optimizers_settings(layer_decay):
+    assert settings(model := Outsider(), build(model, layer_decay=layer_decay))["temperature"] == (0.05, 0.1)
+
+
+@pytest.mark.parametrize(("options", "named"), [({"bias_decay_mult": 0.0}, "bias"), ({"layer_decay": 1.5}, "1.5")])
+def test_mistakes(options, named):
     with pytest.raises(ValueError, match=named):
-        build(model, **options)
+        build(timm_model("soft_pico"), **options)

@@ -12,8 +12,6 @@ from soft_vit.engine.hooks.checkpoint import AtomicBackend
 
 # Batches of 4, 4, 3.
 OPTIONS = tiny(images=11, batch=4, epochs=3)
-
-
 BY_ITERATION = {key: value for key, value in OPTIONS.items() if key != "train_cfg.max_epochs"}
 
 
@@ -28,7 +26,7 @@ def by_iteration(tmp_path) -> Path:
         "train_cfg = dict(by_epoch=False, max_iters=8, val_interval=5)\n"
         "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
         "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"
-        "default_hooks = dict(checkpoint=dict(interval=1, by_epoch=False))\n"
+        "default_hooks = dict(checkpoint=dict(interval=4, by_epoch=False))\n"
         "log_processor = dict(by_epoch=False)\n"
     )
     return path
@@ -63,27 +61,20 @@ def test_iterations(by_iteration, tmp_path, loaded, sampler):
 
 
 def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, capsys):
-    options = {**OPTIONS, "default_hooks.checkpoint.by_epoch": False}
-    train(DEMO, work_dir=tmp_path / "a", options=options)
+    options = OPTIONS | {"default_hooks.checkpoint.by_epoch": False}
+    train(DEMO, work_dir=tmp_path, options=options, validate=False)
     straight = loaded.copy()
     assert len(straight) == 33
     for iteration, skipped, validations in ((4, 15, 2), (6, 22, 2), (9, 33, 1)):
         loaded.clear()
         capsys.readouterr()
+        file = str(tmp_path / f"iter_{iteration}.pth")
         resumed = train(
-            DEMO, work_dir=tmp_path / "b", resume=str(tmp_path / "a" / f"iter_{iteration}.pth"), options=options
+            DEMO, work_dir=tmp_path / "b", resume=file, options=OPTIONS | {"default_hooks.checkpoint": None}
         )
         assert loaded == straight[skipped:]
         assert capsys.readouterr().out.count("accuracy/top1") == validations
         assert resumed.top1 is not None
-
-
-def test_resuming_at_the_end_of_the_last_epoch_validates(tmp_path, capsys):
-    train(DEMO, work_dir=tmp_path, options=OPTIONS, validate=False)
-    capsys.readouterr()
-    assert train(DEMO, work_dir=tmp_path, options=OPTIONS, resume="auto").top1 is not None
-    with pytest.raises(ValueError, match="iteration 9"):
-        train(DEMO, work_dir=tmp_path, options={**OPTIONS, "train_cfg.max_epochs": 1}, resume="auto")
 
 
 def test_loaders_without_a_position(by_iteration, tmp_path):
@@ -101,9 +92,8 @@ def test_checkpoint_of_another_run_is_no_result(tmp_path):
     nothing = {**options, "default_hooks.checkpoint": None}
     assert train(DEMO, work_dir=tmp_path, validate=False, options=nothing).checkpoint is None
     (tmp_path / "last_checkpoint").unlink()
-    for resumed in ({"resume": "auto"}, {"options": {**nothing, "resume": True}}):
-        again = train(DEMO, **{"work_dir": tmp_path, "validate": False, "options": nothing, **resumed})
-        assert again.checkpoint == first.checkpoint
+    again = train(DEMO, work_dir=tmp_path, validate=False, options={**nothing, "resume": True})
+    assert again.checkpoint == first.checkpoint
 
 
 def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):

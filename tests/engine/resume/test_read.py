@@ -13,7 +13,6 @@ from engine.runs import DEMO, tiny
 from mmengine.logging import HistoryBuffer
 from mmengine.optim import OneCycleLR
 from mmengine.runner import CheckpointLoader, load_checkpoint
-from safetensors.torch import save_file
 
 from soft_vit.dense import SOFT
 from soft_vit.engine import evaluate, train
@@ -127,11 +126,6 @@ def test_everything_that_mmengine_writes(tmp_path):
     assert loaded["message_hub"]["runtime_info"] == checkpoint["message_hub"]["runtime_info"]
     assert loaded["meta"]["list"].tolist() == [True, False]
     torch.testing.assert_close(loaded["state_dict"], checkpoint["state_dict"])
-
-
-def test_safetensors(tmp_path):
-    save_file({"w": torch.ones(2)}, tmp_path / "a.safetensors")
-    assert torch.equal(load_checkpoint_file(tmp_path / "a.safetensors")["state_dict"]["w"], torch.ones(2))
 
 
 def test_what_is_no_checkpoint(tmp_path):
