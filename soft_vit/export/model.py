@@ -1,9 +1,10 @@
 """A model to export, with what a program needs to run it."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from timm.data import resolve_model_data_config
@@ -40,7 +41,7 @@ class ExportModel:
 
     input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
     the logits, empty if unknown. outputs: a name for each tensor of the result. notes: a sentence for each change of
-    the weights.
+    the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they are known.
     """
 
     name: str
@@ -51,11 +52,13 @@ class ExportModel:
     classes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ("logits",)
     notes: tuple[str, ...] = ()
+    crop: Mapping[str, Any] = field(default_factory=dict)
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of an exported file; lists are JSON."""
         lists = {key: json.dumps(getattr(self, key)) for key in ("input_size", "mean", "std", "classes", "outputs")}
-        return {"model": self.name, **lists, "soft_vit_version": __version__}
+        crop = {key: str(value) for key, value in self.crop.items()}
+        return {"model": self.name, **lists, **crop, "soft_vit_version": __version__}
 
 
 def load_export_model(
@@ -75,13 +78,15 @@ def load_export_model(
     """
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
     network, preprocessor = predictor.model, None
+    data = getattr(predictor, "image_cfg", None)
     if isinstance(predictor, ConfigPredictor):
         preprocessor = network.data_preprocessor
         network = getattr(network, "model", None)
         if not hasattr(network, "pretrained_cfg"):
             raise ValueError(f"The config must be that of a timm classifier, got {config}.")
-    data = resolve_model_data_config(network)
-    mean, std = data["mean"], data["std"]
+    usual = resolve_model_data_config(network)
+    data = usual if data is None else data
+    mean, std = usual["mean"], usual["std"]
     if hasattr(preprocessor, "mean"):
         values = (torch.as_tensor(value).flatten() / 255 for value in (preprocessor.mean, preprocessor.std))
         mean, std = ([round(float(value), 6) for value in channels] for channels in values)
@@ -103,4 +108,5 @@ def load_export_model(
         classes=classes,
         outputs=outputs,
         notes=tuple(predictor.notes),
+        crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in data},
     )

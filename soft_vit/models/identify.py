@@ -14,7 +14,7 @@ from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
-from soft_vit.weights.load import fit_weights, options_of_inference
+from soft_vit.weights.load import fit_weights, options_of_inference, require_classifier
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite
 
 __all__ = ["describe_file", "identify"]
@@ -51,6 +51,7 @@ def identify(weights: NotedWeights) -> list[str]:
 
     Raises ValueError for weights that do not fit any model of this package or are not finite.
     """
+    require_classifier(weights, "the checkpoint")
     require_finite(weights, "the checkpoint")
     noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):

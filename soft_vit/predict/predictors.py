@@ -21,7 +21,7 @@ from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import resolve, type_name
 from soft_vit.engine.data.views import set_view, view_of_config
 from soft_vit.engine.hooks.weights import fit_image_size
-from soft_vit.engine.models.notes import model_options
+from soft_vit.engine.models.notes import cfg_of_config, model_options
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
@@ -30,9 +30,6 @@ from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_name
 from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
 __all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
-
-# Names of parameters in detectors and segmentors of this package, of mmdet and of mmseg.
-DENSE_PARTS = ("detector.", "backbone.body.", "rpn_head.", "roi_head.", "bbox_head.", "decode_head.")
 
 
 class TimmPredictor:
@@ -95,20 +92,12 @@ class TimmPredictor:
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
-def _fit_classifier(content: dict[str, Any], model: nn.Module, source: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """Return weights fitted to a timm model, and a sentence for each change of them."""
-    given = unwrap_state_dict(content, str(source))
-    if any(name.startswith(DENSE_PARTS) for name in given):
-        raise ValueError(f"{source} must hold a classifier, got a detector or segmentor. Give its own --config.")
-    return fit_weights(given, model, str(source))
-
-
 def _load_classifier(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
     """Load weights and their number of classes, in place; return a sentence for each change of the weights."""
     given, heads = unwrap_state_dict(content, str(source)), parameter_names(model, "classifier", ".weight")
     if heads and heads[0] in given and len(given[heads[0]]) != model.num_classes:
         model.reset_classifier(len(given[heads[0]]))
-    weights, sentences = _fit_classifier(content, model, source)
+    weights, sentences = fit_weights(given, model, str(source))
     if any(head not in weights for head in heads):
         raise ValueError(f"The weights must include a classification head, got {source}.")
     model.load_state_dict(weights, strict=False)
@@ -170,6 +159,8 @@ class ConfigPredictor:
         # The pipeline for generated images of one size does not resize.
         if img_size is not None or "size" in cfg.test_dataloader.dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
+        # How its images are prepared, in timm's terms, as far as the config determines it.
+        self.image_cfg = cfg_of_config(cfg)
         self.notes = self._load(content, checkpoint, img_size)
         dataset = cfg.test_dataloader.dataset
         sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
@@ -197,7 +188,7 @@ class ConfigPredictor:
             if img_size is not None:
                 fit_image_size(classifier, img_size)
             # The weights may have names of the released code, or parameters of another grid.
-            given, sentences = _fit_classifier(content, classifier, source)
+            given, sentences = fit_weights(content, classifier, str(source))
         elif img_size is None:
             given, sentences = unwrap_state_dict(content, str(source)), []
         else:

@@ -32,8 +32,11 @@ __all__ = [
     "options_of_inference",
     "parameter_names",
     "recorded_weights",
+    "require_classifier",
 ]
 
+# Names of parameters in detectors and segmentors of this package, of mmdet and of mmseg.
+DENSE_PARTS = ("detector.", "backbone.body.", "rpn_head.", "roi_head.", "bbox_head.", "decode_head.")
 SOURCES = ("url", "file", "state_dict", "hf_hub_id")
 
 _logger = logging.getLogger(__name__)
@@ -137,6 +140,7 @@ def fit_weights(
     finite, or that do not fit apart from the head; without `strict`, missing and unexpected ones are allowed.
     """
     given = unwrap_state_dict(content, source)
+    require_classifier(given, source)
     require_finite(given, source)
     weights, own = filter_weights(given, model), dict(model.state_dict())
     sentences = []
@@ -173,6 +177,15 @@ def fit_weights(
             "identifies them."
         )
     return weights, sentences
+
+
+def require_classifier(weights: Mapping[str, Tensor], source: str) -> None:
+    """Raise ValueError for weights of a detector or a segmentor."""
+    if any(name.startswith(DENSE_PARTS) for name in weights):
+        raise ValueError(
+            f"{source} must hold a classifier, got a detector or segmentor: with its own --config, tools/test.py and "
+            "tools/predict.py take it."
+        )
 
 
 def filter_weights(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]:

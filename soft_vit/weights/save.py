@@ -16,7 +16,7 @@ from soft_vit.version import __version__
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import ENTRIES
-from soft_vit.weights.load import fit_weights, options_of_inference
+from soft_vit.weights.load import fit_weights, options_of_inference, require_classifier
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
     NOTES_KEY,
@@ -106,6 +106,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, given = _choose(content, of_mmengine, weights, path)
+    require_classifier(given, str(path))
     notes = trained_notes(content, path)
     # The metadata of the state dict has the image size.
     notes = replace(notes, options={**given.notes.options, **notes.options})

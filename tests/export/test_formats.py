@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from PIL import Image
+from timm.data import create_transform
 
 import soft_vit
 from soft_vit.data import CLASSES
@@ -15,7 +17,9 @@ from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import METADATA_FILE
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
+from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.read import IMAGE_KEYS
 
 # The folder of the code, which stands in traces of its nodes.
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()
@@ -77,6 +81,30 @@ def test_config_with_its_checkpoint(model, tmp_path):
     assert source.classes == CLASSES
     assert source.input_size == (model.get("in_chans", 3), model["img_size"], model["img_size"])
     assert source.std == pytest.approx((64 / 255,) * 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("img_size", [None, 96])
+@pytest.mark.parametrize("crop", [None, dict(crop_pct=0.7, interpolation="bilinear", crop_mode="squash")], ids=str)
+def test_metadata_prepare_images_as_the_predictor_does(crop, img_size, tmp_path):
+    """Those of a timm model whose weights note their crop, and of a config with another one."""
+    subject = {"model": "soft_pico.shapes", "img_size": img_size}
+    if crop:
+        config = tmp_path / "config.py"
+        pipeline = [dict(type="TimmEvalCrop", img_size=64, **crop), dict(type="PackInputs")]
+        config.write_text(
+            f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\n"
+            f"test_dataloader = dict(dataset=dict(pipeline={pipeline}))\n"
+        )
+        weights = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
+        subject = {"config": config, "checkpoint": weights, "img_size": img_size}
+    source = load_export_model(**subject)
+    texts = ("interpolation", "crop_mode")
+    metadata = {key: value for key, value in source.metadata().items() if key in IMAGE_KEYS}
+    told = {key: value if key in texts else json.loads(value) for key, value in metadata.items()}
+    image = Image.fromarray(torch.randint(256, (90, 130, 3), dtype=torch.uint8).numpy())
+    scores = source.model(create_transform(**told)(image)[None]).softmax(1)
+    (expected,) = load_predictor(**subject, device="cpu", topk=10)([image])
+    torch.testing.assert_close(scores[0].sort(descending=True)[0], torch.tensor(expected.scores), atol=1e-5, rtol=0)
 
 
 def test_subject_of_a_checkpoint_says_how_its_images_were(pico, tmp_path):

@@ -76,6 +76,8 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
         ({"source": "averaged.pth", "model": "soft_pico", "weights": "plain"}, "must hold plain weights"),
         ({"source": "resnet.pth", "model": "soft_pico"}, "do not fit soft_pico"),
         ({"source": "infinite.pth", "model": "soft_pico"}, "not finite"),
+        ({"source": "detector.pth"}, "got a detector or segmentor"),
+        ({"source": "detector.pth", "model": "soft_pico"}, "got a detector or segmentor"),
         ({"source": "empty.pth", "model": "soft_pico"}, r"empty\.pth"),
     ],
     ids=str,
@@ -86,6 +88,7 @@ def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch)
     torch.save({"conv1.weight": torch.zeros(3)}, "resnet.pth")
     torch.save(averaged, "bare.pth")
     torch.save({"state_dict_ema": averaged}, "averaged.pth")
+    torch.save({"state_dict": {f"detector.backbone.body.{name}": x for name, x in averaged.items()}}, "detector.pth")
     torch.save({**averaged, "head.bias": torch.full((10,), float("nan"))}, "infinite.pth")
     before = sorted(tmp_path.iterdir())
     arguments = {"source": checkpoint, "target": "out.pth", "layout": "timm", **options}
