@@ -11,15 +11,13 @@ COUNTS = read_counts(ROOT / "docs" / "zoo.csv")
 
 
 def test_rates_are_of_one_image_in_eager_mode():
-    def row(model: str, size: str, rate: float | None, batch: int, form: str) -> ModelRow:
-        return ModelRow(model, "inference", size, batch, form, rate)
-
-    rows = [
-        row("a+capped", "224", 3.0, 1, "eager"),
-        row("a+capped", "224", 5.0, 8, "eager"),
-        row("a", "224", 9.0, 1, "compiled"),
+    cases = [
+        ("a+capped", "224", 3.0, 1, "eager"),
+        ("a+capped", "224", 5.0, 8, "eager"),
+        ("a", "224", 9.0, 1, "compiled"),
     ]
-    rows += [row("a", "512", 7.0, 1, "eager"), row("b", "224", None, 1, "eager")]
+    cases += [("a", "512", 7.0, 1, "eager"), ("b", "224", None, 1, "eager")]
+    rows = [ModelRow(name, "inference", size, batch, form, rate) for name, size, rate, batch, form in cases]
     assert atlas_rates(Table("a machine", "2026-01-31", "a command", rows)) == {"a": 3.0}
 
 
