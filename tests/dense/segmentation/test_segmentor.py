@@ -7,10 +7,8 @@ from torch.nn import functional as F
 
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor, slide
 
-KINDS = ("upernet", "fpn")
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["upernet", "fpn"])
 def test_every_parameter_gets_a_gradient(segmentor, labelled, kind):
     """DDP without find_unused_parameters waits for each of them."""
     model = segmentor(kind)
@@ -39,12 +37,12 @@ def test_the_loss_of_a_batch_without_labels_is_zero(segmentor, labelled):
     assert sum(segmentor()(torch.randn(2, 3, 64, 64), [sample, sample], mode="loss").values()) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [(64, 64), (65, 97), (97, 203), (64, 500)])
-def test_any_size_gives_a_class_to_each_pixel(segmentor, kind, size):
+@pytest.mark.parametrize("kind", ["upernet", "fpn"])
+def test_any_size_gives_a_class_to_each_pixel(segmentor, kind):
     model = segmentor(kind).eval()
-    with torch.no_grad():
-        assert model(torch.randn(1, 3, *size)).shape == (1, 11, *size)
+    for size in ((64, 64), (65, 97), (97, 203), (7, 300)):
+        with torch.no_grad():
+            assert model(torch.randn(1, 3, *size)).shape == (1, 11, *size)
 
 
 def test_results_have_the_size_of_the_original(segmentor):

@@ -34,16 +34,11 @@ def test_an_image_fits_into_the_scale(size, expected):
     assert resize_within(size[::-1], (512, 2048)) == expected[::-1]
 
 
-def test_resizing_for_a_test_leaves_the_labels_alone():
-    given = picture(40, 64)
-    found = SegResize((64, 20)).transform(given)
-    assert found["img"].shape == (3, 20, 32)
-    assert torch.equal(found["gt_seg_map"], given["gt_seg_map"])
-
-
-@pytest.mark.parametrize("factor", [0.5, 1.0, 1.7, 2.0])
-def test_labels_are_resized_with_their_image(factor):
+@pytest.mark.parametrize("factor", [0.5, 1.7])
+def test_labels_are_resized_with_their_image_except_in_a_test(factor):
     given = picture(64, 96)
+    assert SegResize((64, 20)).transform(given)["img"].shape == (3, 20, 30)
+    assert SegResize((64, 20)).transform(given)["gt_seg_map"] is given["gt_seg_map"]
     found = SegRandomResize((96, 64), (factor, factor)).transform(given)
     assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (round(64 * factor), round(96 * factor))
     # Away from the edges of a block, the image still encodes the label.
