@@ -10,7 +10,13 @@ from mmengine.registry import DATASETS, MODELS
 from soft_vit.engine.config import resolve
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-PATHS = sorted(path for folder in ("detection", "segmentation") for path in (CONFIGS / folder).glob("*.py"))
+PATHS = [
+    pytest.param(
+        path, id=path.stem, marks=[pytest.mark.slow] if "small_fpn" in path.stem or "large" in path.stem else []
+    )
+    for folder in ("detection", "segmentation")
+    for path in sorted((CONFIGS / folder).glob("*.py"))
+]
 # Millions of parameters (arXiv 2207.03341). The paper does not describe UPerNet's auxiliary head; with that of mmseg, a
 # convolution of 256 channels on the third map, and its 512 channels the counts agree.
 COCO = {"tiny": (23, 33), "small": (34, 44), "medium": (55, 65), "large": (74, 84)}
@@ -22,7 +28,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS)
 def test_parts_are_known_and_parameters_as_many_as_published(path):
     cfg = resolve(path)
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
@@ -36,7 +42,7 @@ def test_parts_are_known_and_parameters_as_many_as_published(path):
     assert count == pytest.approx(1e6 * PUBLISHED.get(path.stem, count / 1e6), rel=0.03)
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if "1x_coco" in path.stem], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [param for param in PATHS if "1x_coco" in param.id])
 def test_the_schedule_on_coco_is_the_published_one(path):
     config = resolve(path)
     warmup, steps = config.param_scheduler

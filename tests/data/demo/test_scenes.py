@@ -9,7 +9,7 @@ SIZES = [96, (70, 131)]
 @pytest.mark.parametrize("size", SIZES)
 def test_scenes_are_what_they_say(size):
     height, width = (size, size) if isinstance(size, int) else size
-    for index in range(40):
+    for index in range(20):
         scene = draw_scene(3, index, size)
         assert scene.image.shape == (height, width, 3)
         assert scene.image.dtype == np.uint8
@@ -48,7 +48,7 @@ def test_outlines_fill_to_the_mask():
 
 
 def test_a_split_has_everything():
-    scenes = [draw_scene(0, index, 64) for index in range(200)]
+    scenes = [draw_scene(0, index, 64) for index in range(120)]
     assert any(not scene.instances for scene in scenes)
     assert any(instance.crowd for scene in scenes for instance in scene.instances)
     assert max(len(scene.instances) for scene in scenes) == 7

@@ -10,7 +10,7 @@ from soft_vit.data.demo.shapes import CELLS, COLORS, NUM_TILES
 @pytest.mark.parametrize("size", [16, 33, 64, (32, 100), (101, 40)])
 def test_sample_is_consistent(size):
     height, width = (size, size) if isinstance(size, int) else size
-    for index in range(40):
+    for index in range(20):
         sample = draw_shape(2, index, size)
         assert sample.image.shape == (height, width, 3)
         assert sample.image.dtype == np.uint8
@@ -36,9 +36,9 @@ def test_splits_share_no_image():
     seen = {}
     for split in SPLITS:
         for seed in (0, 1):
-            for sample in map(ShapeImages(200, split, seed, 32).__getitem__, range(200)):
+            for sample in map(ShapeImages(40, split, seed, 32).__getitem__, range(40)):
                 assert seen.setdefault(sample.image.tobytes(), (split, seed)) == (split, seed)
-    assert len(seen) == 200 * 3 * 2
+    assert len(seen) == 40 * 3 * 2
 
 
 def test_neighbouring_seeds_and_indices_differ():

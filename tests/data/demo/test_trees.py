@@ -19,9 +19,9 @@ def as_jpeg(image: np.ndarray) -> np.ndarray:
 def test_coco_tree_reads_as_coco(tmp_path):
     from pycocotools.coco import COCO
 
-    counts = make_tree(tmp_path / "coco", "coco", train=30, val=12, size=(80, 112), seed=2)
+    counts = make_tree(tmp_path / "coco", "coco", train=14, val=5, size=(80, 112), seed=2)
     seen, kinds = 0, set()
-    for split, length in (("train", 30), ("val", 12)):
+    for split, length in (("train", 14), ("val", 5)):
         coco = COCO(str(tmp_path / "coco" / "annotations" / f"instances_{split}2017.json"))
         assert tuple(coco.getCatIds()) == CATEGORY_IDS
         assert [category["name"] for category in coco.loadCats(CATEGORY_IDS)] == list(CLASSES)
@@ -44,7 +44,7 @@ def test_coco_tree_reads_as_coco(tmp_path):
                 assert (x, y, x + w, y + h) == (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
                 assert annotation["area"] == instance.mask.sum()
         seen += len(coco.anns)
-    assert counts == {"images": 42, "annotations": seen}
+    assert counts == {"images": 19, "annotations": seen}
     assert kinds == {"list0", "dict0", "dict1"}
 
 
