@@ -1,18 +1,16 @@
 """Attentions in the blocks of timm's vision transformers."""
 
-import threading
-from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 from timm.layers import apply_rot_embed_cat
-from timm.models.beit import Block as BeitBlock
 from timm.models.vision_transformer import ATTN_LAYERS
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.token_map import ImageMaps, TokenMap, mix_each_map
 from soft_vit.ops.layout import square_layout
 
 # Arguments that timm's blocks give every attention; types without one of them ignore it.
@@ -34,18 +32,35 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
     )
 
 
-class TokenMap(NamedTuple):
-    """The map of a batch of images and the mask of its tokens, which a block passes to its attention."""
+def tokens_that_count(attn_mask: Tensor) -> Tensor:
+    """Return, as bool `[B, N]`, which tokens timm's additive mask `[B, 1, N, N]` or `[B, 1, 1, N]` leaves.
 
-    feat_size: tuple[int, int]
-    num_prefix_tokens: int
-    mask: Tensor | None = None
+    It is 0 where both tokens of a pair, or the key, count, and the smallest number of its dtype elsewhere. ValueError
+    for another mask of pairs.
+    """
+    counts = attn_mask == 0
+    tokens = counts[:, 0].diagonal(dim1=1, dim2=2) if attn_mask.shape[2] > 1 else counts[:, 0, 0]
+    pairs = tokens[:, None, None] & (tokens[:, None, :, None] | (attn_mask.shape[2] == 1))
+    if not torch.compiler.is_compiling():
+        smallest = attn_mask <= torch.finfo(attn_mask.dtype).min
+        if not (counts == pairs).all() or not (counts | smallest).all():
+            raise ValueError(
+                "attn_mask must be 0 for pairs of tokens that both count and the smallest number of its dtype for "
+                "others, got another mask of pairs."
+            )
+    return tokens
 
 
 def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
     """Rotate queries or keys `[B, H, P + N, D]`, except P prefix tokens, by timm's sines and cosines rope."""
     P = x.shape[2] - rope.shape[-2]
     return torch.cat([x[:, :, :P], apply_rot_embed_cat(x[:, :, P:], rope, half=half).to(x)], dim=2)
+
+
+class NoProjection(nn.Identity):
+    """The output layer of attentions without one, for models that rescale its weight."""
+
+    weight = torch.empty(0)
 
 
 class ViTAttention(Attention):
@@ -99,13 +114,15 @@ class ViTAttention(Attention):
             if not self.key_is_query:
                 self.k_norm = norm_layer(self.head_dim, **dd)
         proj = getattr(self, "proj", None)
-        if proj is not None and not proj_bias:
+        if proj is None:
+            self.add_module("proj", NoProjection())
+        elif not proj_bias:
             self.proj = nn.Linear(proj.in_features, proj.out_features, bias=False, **dd)
 
     def forward(  # type: ignore[override]  # as timm's blocks call it
         self,
         x: Tensor,
-        attn_mask: Tensor | TokenMap | None = None,
+        attn_mask: Tensor | TokenMap | ImageMaps | None = None,
         is_causal: bool = False,
         rope: Tensor | None = None,
         shared_rel_pos_bias: Tensor | TokenMap | None = None,
@@ -118,11 +135,20 @@ class ViTAttention(Attention):
         ValueError for is_causal, a bias of scores, and masks of pairs. Models that follow the map of their images pass
         a `TokenMap` as attn_mask or shared_rel_pos_bias.
         """
+        if isinstance(attn_mask, ImageMaps):
+            return mix_each_map(self._mix_map, x, attn_mask, rope)
         if isinstance(shared_rel_pos_bias, TokenMap):
             attn_mask, shared_rel_pos_bias = shared_rel_pos_bias, None
         if shared_rel_pos_bias is not None:
             raise ValueError(f"shared_rel_pos_bias must be None for {type(self).__name__}.")
         token_map, mask = (attn_mask, attn_mask.mask) if isinstance(attn_mask, TokenMap) else (None, attn_mask)
+        if mask is not None and mask.is_floating_point() and mask.ndim == 4:
+            if self.needs_grid and token_map is None:
+                raise ValueError(
+                    f"attn_layer must be an attention without a map for a batch of many shapes, got "
+                    f"{type(self).__name__}; use swap_attention."
+                )
+            mask = tokens_that_count(mask)
         mask = padding_mask(mask, is_causal, x)
         if not self.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
@@ -131,8 +157,17 @@ class ViTAttention(Attention):
         else:
             square = square_layout(x, self.feat_size_of_model, self.num_prefix_tokens)
             feat_size, num_prefix_tokens = square.feat_size, square.num_prefix_tokens
-        layout = self.layout(x, feat_size, num_prefix_tokens, mask)
-        return self.mix(x, layout, rope if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half))
+        return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, mask), self._rotation(rope))
+
+    def _mix_map(self, x: Tensor, feat_size: tuple[int, int], rope: Tensor | None) -> Tensor:
+        """Mix tokens `[B, P + N, C]` of a map."""
+        num_prefix_tokens = x.shape[1] - feat_size[0] * feat_size[1]
+        if not self.needs_grid:
+            feat_size, num_prefix_tokens = (x.shape[1], 1), 0
+        return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, None), self._rotation(rope))
+
+    def _rotation(self, rope: Tensor | None) -> partial[Tensor] | None:
+        return None if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         # Version 0.2.0 named the norms of rotary models q_norm.norm and k_norm.norm.
@@ -201,111 +236,3 @@ def attn_layer(
     layer.make = partial(VIT_ATTENTIONS[kind], **given)
     ATTN_LAYERS[layer] = type(layer, (_Layer,), {"make": layer.make})
     return layer
-
-
-class _Call(threading.local):
-    """The innermost forward of a `FollowsMap` in each thread: the model, and the map of its images."""
-
-    model: Any = None
-    feat_size: tuple[int, int] = (0, 0)
-
-
-_CALL = _Call()
-
-
-class FollowsMap:
-    """Mixin for timm's ViTs whose attentions work on the map of each image, of any size that the model takes.
-
-    timm's forwards do not pass a map to blocks, so within a forward `blocks` are functions with the map bound to them.
-    Gradient checkpointing recomputes such a function with its own map, even after other images, and modules keep no
-    state of a call, so that forwards may run in several threads.
-    """
-
-    _modules: dict[str, Any]
-    patch_embed: Any
-    num_prefix_tokens: int
-
-    @property
-    def blocks(self) -> Any:
-        """The blocks; within a forward of this model, functions that pass the map of its images to blocks."""
-        blocks = self._modules["blocks"]
-        if _CALL.model is not self:
-            return blocks
-        token_map = TokenMap(_CALL.feat_size, self.num_prefix_tokens)
-        return _Chain(partial(_on_map, block, token_map) if _needs_map(block) else block for block in blocks)
-
-    def forward_features(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(super().forward_features, *args, **kwargs)  # type: ignore[misc]  # timm's
-
-    def forward_intermediates(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(super().forward_intermediates, *args, **kwargs)  # type: ignore[misc]  # timm's
-
-    def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        outer = _CALL.model, _CALL.feat_size
-        _CALL.model, _CALL.feat_size = self, self.patch_embed.grid_size
-        try:
-            return forward(*args, **kwargs)
-        finally:
-            _CALL.model, _CALL.feat_size = outer
-
-    def _pos_embed(self, x: Tensor) -> Any:
-        """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
-        if self.dynamic_img_size and _CALL.model is self:  # type: ignore[attr-defined]  # timm's
-            _CALL.feat_size = x.shape[1], x.shape[2]
-        return super()._pos_embed(x)  # type: ignore[misc]  # timm's
-
-
-class _Chain(list):
-    """The part of nn.Sequential that timm's forward needs."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for block in self:
-            x = block(x)
-        return x
-
-
-def _needs_map(block: nn.Module) -> bool:
-    return any(isinstance(module, ViTAttention) and module.needs_grid for module in block.modules())
-
-
-def _on_map(block: nn.Module, token_map: TokenMap, x: Tensor, **kwargs: Any) -> Tensor:
-    """Call a block with the map instead of an argument that it passes to its attention."""
-    name = "shared_rel_pos_bias" if isinstance(block, BeitBlock) else "attn_mask"
-    return block(x, **{**kwargs, name: token_map._replace(mask=kwargs.get(name))})
-
-
-def map_of_images(model: Any, x: Tensor) -> TokenMap:
-    """Return the map of tokens that a ViT makes from images x `[B, C, H, W]`."""
-    embed = model.patch_embed
-    dynamic = getattr(model, "dynamic_img_size", False)
-    return TokenMap(embed.dynamic_feat_size(x.shape[2:]) if dynamic else embed.grid_size, model.num_prefix_tokens)
-
-
-def follow_map(model: Any) -> None:
-    """Make a timm ViT follow the map of each image (`FollowsMap`), in place, if one of its attentions needs a map.
-
-    ValueError if it does and the model drops patches.
-    """
-    needing = [module for module in model.modules() if isinstance(module, ViTAttention) and module.needs_grid]
-    if needing and getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
-        raise ValueError(f"patch_drop_rate must be 0 for {type(needing[0]).__name__}, which works on whole maps.")
-    if needing and not isinstance(model, FollowsMap):
-        cls: Any = type(model)
-        model.__class__ = _following(cls)
-
-
-@cache
-def _following(cls: Any) -> Any:
-    """Return a subclass of timm's class and `FollowsMap`, with the name of timm's."""
-    return type(cls.__name__, (FollowsMap, cls), {"__module__": cls.__module__, "__reduce_ex__": _reduce_following})
-
-
-def _reduce_following(model: Any, protocol: Any) -> tuple[Any, ...]:
-    """Pickle by timm's class, because the derived one exists only in memory."""
-    parts: Any = object.__reduce_ex__(model, protocol)
-    return (_new_following, (type(model).__mro__[2],), *parts[2:])
-
-
-def _new_following(cls: Any) -> Any:
-    following = _following(cls)
-    return following.__new__(following)

@@ -9,9 +9,12 @@ from timm.layers import Attention as TimmAttention
 from timm.layers import AttentionRope, get_device_dtype
 from timm.models.beit import Attention as BeitAttention
 from timm.models.eva import EvaAttention
+from timm.models.naflexvit import NaFlexVit
 from torch import Tensor, nn
 
-from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, follow_map
+from soft_vit.layers import attention_class
+from soft_vit.layers.follow_map import follow_map
+from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
 
@@ -74,6 +77,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     """
     check_options(kind, options)
     indices = _check_model(model, blocks)
+    if isinstance(model, NaFlexVit) and attention_class(kind).fixed_feat_size:
+        raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
     report = SwapReport(kind, indices)
     before = _cost(model)
     replacements = {i: _replace(model, i, kind, options) for i in indices}
@@ -94,6 +99,9 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
             model.blocks[i].attn = attn
         model.__class__ = model_class
         raise
+    if isinstance(model, NaFlexVit):
+        # A mask of pairs is quadratic in the number of tokens; one of keys leaves the same result.
+        model.use_key_only_attn_mask = True
     report.params_before, report.flops_before = before
     report.params_after, report.flops_after = after
     return report
@@ -102,8 +110,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
 def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
     """Return the numbers of the blocks to change; ValueError where one of them, or the model, is of an unknown form."""
     found = getattr(model, "blocks", None)
-    patch_embed = getattr(model, "patch_embed", None)
-    if found is None or not hasattr(patch_embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
+    embed = getattr(model, "patch_embed", getattr(model, "embeds", None))
+    if found is None or not hasattr(embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
         raise ValueError(
             f"The model must be one of timm's ViTs, with patch_embed, num_prefix_tokens, and blocks that each have an "
             f"attention `attn`, got {type(model).__name__}."
@@ -137,9 +145,17 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
     return indices
 
 
+def _sizes(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the model's image size and map; of one that takes images of many shapes, those of its positions."""
+    if hasattr(model, "patch_embed"):
+        return tuple(model.patch_embed.img_size), tuple(model.patch_embed.grid_size)
+    Y, X = model.embeds.pos_embed_grid_size or (14, 14)
+    return (Y * model.embeds.patch_size[0], X * model.embeds.patch_size[1]), (Y, X)
+
+
 def _cost(model: Any) -> tuple[int, int]:
     """Return the number of parameters, and multiply-adds of one image."""
-    x = torch.zeros(1, model.in_chans, *model.patch_embed.img_size, **get_device_dtype(model))
+    x = torch.zeros(1, model.in_chans, *_sizes(model)[0], **get_device_dtype(model))
     # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
     with eval_mode(model), torch.enable_grad(), flop_counter() as counter:
         model(x)
@@ -159,7 +175,7 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
         proj_bias="proj.bias" in source or not source,
         attn_drop=_rate(getattr(old, "attn_drop", 0.0)),
         proj_drop=_rate(getattr(old, "proj_drop", 0.0)),
-        feat_size=tuple(model.patch_embed.grid_size),
+        feat_size=_sizes(model)[1],
         **options,
         **get_device_dtype(model),
     )

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
-from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, FollowsMap, ViTAttention, attn_layer, follow_map
+from soft_vit.layers.follow_map import FollowsMap, follow_map
+from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models.base import (
     add_img_size_hooks,
     check_image_size,

@@ -198,13 +198,13 @@ def test_hybrids_follow_the_map_of_their_backbone() -> None:
         ("linear", {"blocks": [0, 2]}, "0 to 1"),
         ("linear", {"blocks": 1}, r"such as \[1\]"),
         ("local", {"kernel_size": 2}, "kernel_size=2"),
-        # What it says only when it runs.
-        ("soft", {"sr_ratio": 20}, "window of 20 x 20"),
+        # Found when its model is to follow maps.
+        ("local", {}, "patch_drop_rate"),
     ],
-    ids=["kind", "option", "blocks", "one block", "value", "map"],
+    ids=["kind", "option", "blocks", "one block", "value", "dropped patches"],
 )
 def test_a_refusal_changes_nothing(kind: str, swap: dict[str, Any], words: str) -> None:
-    model = vit().train()
+    model = vit(patch_drop_rate=0.5).train()
     attentions, state = [block.attn for block in model.blocks], copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match=words):
         soft_vit.swap_attention(model, kind, **swap)

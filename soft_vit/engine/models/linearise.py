@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
 from soft_vit.layers import Attention
-from soft_vit.layers.vit_attention import TokenMap, ViTAttention, map_of_images
+from soft_vit.layers.follow_map import map_of_images
+from soft_vit.layers.token_map import TokenMap
+from soft_vit.layers.vit_attention import ViTAttention
 from soft_vit.models.swap import keep_weights, swap_attention
 from soft_vit.registry import HOOKS, MODELS, register
 from soft_vit.weights.load import describe_mismatch

@@ -6,6 +6,7 @@ Letters: B batch, H heads, D channels of a head, Y x X a map, M bottleneck token
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.landmarks import run_averages, window_averages
@@ -32,14 +33,8 @@ def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> Size:
 
 
 def reduced_grid(maps: Tensor, window: Size, limit: Size | None) -> Size:
-    """Return the grid of whole windows on maps `[..., Y, X]`, at most `limit`; a remainder of the map is dropped."""
-    feat_size = maps.shape[-2:]
-    if feat_size[0] < window[0] or feat_size[1] < window[1]:
-        raise ValueError(
-            f"Maps must hold a window of {window[0]} x {window[1]} tokens for each bottleneck token, got a map of "
-            f"{feat_size[0]} x {feat_size[1]}. Use images of at least 32 x 32 pixels, or a smaller sr_ratio."
-        )
-    height, width = feat_size[0] // window[0], feat_size[1] // window[1]
+    """Return the grid of whole windows on maps `[..., Y, X]`, from one up to `limit`; a remainder is dropped."""
+    height, width = (max(1, side // size) for side, size in zip(maps.shape[-2:], window, strict=True))
     return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
 
 
@@ -52,7 +47,9 @@ def conv_tokens(
     None.
     """
     grid = reduced_grid(maps, window, limit)
-    tokens = conv(maps)
+    # Maps that are smaller than a window have zeros around them.
+    rows, columns = (max(0, size - side) for side, size in zip(maps.shape[-2:], window, strict=True))
+    tokens = conv(F.pad(maps, (0, columns, 0, rows)) if rows or columns else maps)
     if layout.grid_mask is not None:
         count = layout.grid_mask.shape[1] // window[0]
         whole = layout.grid_mask[:, : count * window[0]].unflatten(1, (count, window[0])).all(2)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
@@ -70,10 +71,12 @@ def test_random_tokens_are_distinct_members_of_the_map():
         assert torch.equal(tokens.sort()[0], tokens)
 
 
-def test_a_map_without_a_window_is_refused():
+def test_a_map_smaller_than_a_window_has_zeros_around_it():
     layer = SoftAttention(32, 1, feat_size=(8, 8), sr_ratio=8)
-    with pytest.raises(ValueError, match="map of 7 x 9"):
-        layer(torch.randn(1, 63, 32), (7, 9))
+    q = torch.randn(1, 1, 63, 32)
+    padded = F.pad(q.unflatten(2, (7, 9)), (0, 0, 0, 0, 0, 1)).flatten(2, 3)
+    found, expected = (layer.sample_bottleneck(x, Layout(size)) for x, size in ((q, (7, 9)), (padded, (8, 9))))
+    torch.testing.assert_close(found, expected)
 
 
 def small_attention() -> tuple[SoftAttention, torch.Tensor]:
