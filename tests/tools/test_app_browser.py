@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -125,26 +124,11 @@ def test_generated_images(tab):
         assert "Generated" in tab.locator("#said").inner_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("text.png", "not an image of a known format"),
-        ("cut.png", "truncated"),
-        ("large.png", "more than 64 million"),
-        ("heavy.png", "more than 30 MB"),
-    ],
-)
-def test_other_files_end_in_a_sentence(tab, served, tmp_path, name, said):
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "cut.png")
-    os.truncate(tmp_path / "cut.png", 5000)
+def test_another_file_ends_in_a_sentence(tab, served, tmp_path):
     (tmp_path / "text.png").write_text("hello")
-    Image.new("1", (10_000, 10_000)).save(tmp_path / "large.png")
-    (tmp_path / "heavy.png").touch()
-    os.truncate(tmp_path / "heavy.png", 31 << 20)
     before = source(tab, PICTURE)
-    give(tab, tmp_path / name)
-    tab.wait_for_selector(f"#said [role=alert]:has-text('{said}')", timeout=60_000)
+    give(tab, tmp_path / "text.png")
+    tab.wait_for_selector("#said [role=alert]:has-text('not an image of a known format')", timeout=60_000)
     assert source(tab, PICTURE) == before
     assert not [path for path in served[1].rglob("*") if path.is_file()]
 

@@ -13,9 +13,8 @@ import torch
 
 TOOLS = Path(__file__).parents[2] / "tools"
 TINY = shlex.split("""--cfg-options model.depths=[1,1,1,1] default_hooks.logger.interval=1
-    train_dataloader.dataset.length=16 train_dataloader.dataset.size=32 train_dataloader.batch_size=4
-    val_dataloader.dataset.length=20 val_dataloader.dataset.size=32
-    test_dataloader.dataset.length=20 test_dataloader.dataset.size=32 train_cfg.max_epochs=1""")
+    train_dataloader.dataset.length=16 train_dataloader.batch_size=4 image_size=32
+    val_dataloader.dataset.length=20 test_dataloader.dataset.length=20 train_cfg.max_epochs=1""")
 
 
 def run(script: str, *arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:

@@ -160,17 +160,6 @@ def test_workers_of_two_ranks_share_no_number():
     assert not set(drawn[0]) & set(drawn[2])
 
 
-def test_a_step_seeds_a_gpu_in_use_and_a_sample_does_not(monkeypatch):
-    seeds = []
-    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
-    seed_step(0, 0, 0)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    seed_sample(0, 0, 0)
-    assert seeds == []
-    seed_step(0, 0, 0)
-    assert seeds == [torch.initial_seed() % 2**64]
-
-
 @pytest.mark.parametrize(("own", "rank", "expected"), [(False, 3, 10), (True, 3, 7), (True, 0, 10)])
 def test_all_ranks_share_the_seed_of_the_run(own, rank, expected):
     # MMEngine adds the rank to `seed` when each has its own.
