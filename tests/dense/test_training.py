@@ -43,7 +43,7 @@ UPERNET = {
     "model.decoder.channels": 24,
     "model.auxiliary.channels": 16,
     "model.class_weight": [0.1] + [1.0] * 10,
-    "model.test_cfg": {"mode": "whole"},
+    "model.test_cfg": {"mode": "whole", "scales": (1.0,), "flip": False},
     "data_preprocessor.windows": None,
     "optim_wrapper.optimizer.lr": 4e-3,
     "train_dataloader.dataset.pipeline": [{"type": "SegRandomFlip"}, PACK],
