@@ -56,7 +56,7 @@ BOXES, MASKS = "coco/bbox_mAP_50", "coco/segm_mAP_50"
 RUNS = {
     "retinanet": ("detection/retinanet", RETINANET, "epoch", (6, 8), {BOXES: 0.1}),
     "mask_rcnn": ("detection/mask_rcnn", MASK_RCNN, "epoch", (7, 8), {BOXES: 0.1, MASKS: 0.1}),
-    "upernet": ("segmentation/upernet", UPERNET, "iter", (20, 22), {"mIoU": 20}),
+    "upernet": ("segmentation/upernet", UPERNET, "iter", (30, 32), {"mIoU": 20}),
 }
 
 
