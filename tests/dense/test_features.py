@@ -3,6 +3,8 @@ import timm
 import torch
 
 from soft_vit.dense.features import TimmFeatures
+from soft_vit.dense.segmentation import TimmSegmentor
+from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 
 # One of each kind of feature pyramid that timm makes.
 MODELS = {
@@ -92,3 +94,22 @@ def test_a_plain_vit_takes_images_of_any_size(name):
 def test_a_model_of_one_size_says_so():
     with pytest.raises(ValueError, match="224"):
         TimmFeatures("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))(torch.randn(1, 3, 97, 203))
+
+
+def test_layer_decay_counts_the_layers_of_the_body():
+    """0.5 for each of stem and blocks below the heads; position embeddings and vectors without weight decay."""
+    paramwise_cfg, optimizer = {"layer_decay": 0.5}, {"type": "SGD", "lr": 1.0, "weight_decay": 0.1}
+    construct = TimmOptimWrapperConstructor({"optimizer": optimizer}, paramwise_cfg)
+    model = TimmSegmentor({"model_name": "vit_tiny_patch16_224", "depth": 3}, {"channels": 16}, 3)
+    groups = construct(model).optimizer.param_groups
+    found = {id(p): (group["lr"], group["weight_decay"]) for group in groups for p in group["params"]}
+    body, part = model.backbone.body.model, {name: found[id(p)] for name, p in model.named_parameters()}
+    assert [part[f"backbone.body.model.blocks.{i}.mlp.fc1.weight"] for i in range(3)] == [
+        (0.125, 0.1),
+        (0.25, 0.1),
+        (0.5, 0.1),
+    ]
+    assert found[id(body.pos_embed)] == (0.0625, 0.0)
+    assert (part["head.conv.weight"], part["head.conv.bias"]) == ((1.0, 0.1), (1.0, 0.0))
+    with pytest.raises(ValueError, match="group_matcher"):
+        construct(TimmFeatures("resnet18"))

@@ -19,8 +19,9 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` are exempt from weight decay.
     `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
-    `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1). Frozen parameters are left out, and those outside
-    of the timm model get the optimizer's settings. Raises ValueError for another key or a layer_decay outside (0, 1].
+    `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1), also in the body of a detector or segmentor.
+    Frozen parameters are left out, and those outside of the timm model get the optimizer's learning rate. Raises
+    ValueError for another key, a layer_decay outside (0, 1], and a model without a group_matcher.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -34,12 +35,17 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         model = unwrapped(model)
-        # A classifier of MMEngine holds the timm model.
-        timm_model = getattr(model, "model", model)
+        # A classifier of MMEngine holds the timm model, a detector or segmentor holds it in its backbone.
+        inside = (part for part in model.modules() if hasattr(part, "group_matcher"))
+        timm_model = getattr(model, "model", None) or next(inside, model)
+        if self.layer_decay is not None and not hasattr(timm_model, "group_matcher"):
+            raise ValueError(f"layer_decay needs a model with a group_matcher, got {type(timm_model).__name__}.")
         grouped = {id(parameter) for parameter in timm_model.parameters()}
         others = [p for p in model.parameters() if p.requires_grad and id(p) not in grouped]
         config = dict(self.optimizer_cfg)
-        config["params"] = self._groups(timm_model, config) + ([{"params": others}] if others else [])
+        vectors = [p for p in others if p.ndim <= 1]
+        others = [{"params": [p for p in others if p.ndim > 1]}, {"params": vectors, "weight_decay": 0.0}]
+        config["params"] = self._groups(timm_model, config) + [group for group in others if group["params"]]
         wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": OPTIMIZERS.build(config)}
         return OPTIM_WRAPPERS.build(wrapper)
 
@@ -49,7 +55,9 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if self.layer_decay is None:
             return param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
         groups = param_groups_layer_decay(model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay)
+        # A body without a head, as in a detector, ends one layer below it.
+        rate = optimizer["lr"] * (1 if getattr(model, "num_classes", None) else self.layer_decay)
         for group in groups:
             group.pop("param_names", None)
-            group["lr"] = optimizer["lr"] * group.pop("lr_scale")
+            group["lr"] = rate * group.pop("lr_scale")
         return groups

@@ -89,8 +89,8 @@ class Outsider(BaseModel):
 
 
 @pytest.mark.parametrize("layer_decay", [None, 0.5])
-def test_others_get_the_optimizers_settings(layer_decay):
-    assert settings(model := Outsider(), build(model, layer_decay=layer_decay))["temperature"] == (0.05, 0.1)
+def test_others_get_the_optimizers_learning_rate(layer_decay):
+    assert settings(model := Outsider(), build(model, layer_decay=layer_decay))["temperature"] == (0.0, 0.1)
 
 
 @pytest.mark.parametrize(("options", "named"), [({"bias_decay_mult": 0.0}, "bias"), ({"layer_decay": 1.5}, "1.5")])
