@@ -103,15 +103,16 @@ def resample_pos_embed(
     return torch.cat([prefix, grid.flatten(2).mT], dim=1)
 
 
-def resample_square(
-    pos_embed: Tensor, own: Sequence[int], feat_size: tuple[int, int], mode: str = "bilinear"
-) -> Tensor:
-    """Resample a position embedding `[1, n * n, C]` of a square map to the map feat_size.
+def grid_of_positions(
+    given: Tensor, own: Tensor, noted: tuple[int, int] | None, num_prefix_tokens: int = 0
+) -> tuple[int, int] | None:
+    """Return the map from which a position embedding `[1, P + n, C]` is resampled; None if it stays as it is.
 
-    own: the shape of an embedding of that map. An embedding that has this shape, or is not of a square map, is returned
-    unchanged.
+    own: the embedding of the model. noted: the map that the file notes; if its size does not fit, the map is taken for
+    a square.
     """
-    side = math.isqrt(pos_embed.shape[1]) if pos_embed.ndim == 3 else 0
-    if pos_embed.shape == own or pos_embed.shape[2:] != own[2:] or side * side != pos_embed.shape[1]:
-        return pos_embed
-    return resample_pos_embed(pos_embed, (side, side), feat_size, mode=mode)
+    count = given.shape[1] - num_prefix_tokens if given.ndim == 3 and given.shape[2] == own.shape[2] else 0
+    if noted is not None and math.prod(noted) == count:
+        return noted
+    side = math.isqrt(max(count, 0))
+    return None if given.shape == own.shape or count < 1 or side * side != count else (side, side)

@@ -6,7 +6,6 @@ that call `create_staged`. `mila.py` is a short example.
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -21,7 +20,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import resample_pos_embed
+from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.load import build_model
@@ -139,21 +138,6 @@ def resample_and_check(
         given = state_dict.get(prefix + name)
         if given is not None and given.shape != own.shape and name.rpartition(".")[0] not in heads:
             raise WeightsError(f"{prefix}{name} must be of shape {tuple(own.shape)}, got {tuple(given.shape)}.")
-
-
-def grid_of_positions(
-    given: Tensor, own: Tensor, noted: tuple[int, int] | None, num_prefix_tokens: int = 0
-) -> tuple[int, int] | None:
-    """Return the map from which a position embedding `[1, P + n, C]` is resampled; None if it stays as it is.
-
-    own: the embedding of the model. noted: the map that the file notes; if its size does not fit, the map is taken for
-    a square.
-    """
-    count = given.shape[1] - num_prefix_tokens if given.ndim == 3 and given.shape[2] == own.shape[2] else 0
-    if noted is not None and math.prod(noted) == count:
-        return noted
-    side = math.isqrt(max(count, 0))
-    return None if given.shape == own.shape or count < 1 or side * side != count else (side, side)
 
 
 class Stage(nn.Module):
@@ -312,6 +296,10 @@ class StagedModel(nn.Module):
         """Return the map sizes (H, W) of the stages for an image size, rounded up."""
         return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
 
+    def attention_grid(self, grid_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the map that weights of attentions in a stage belong to, by default that of the stage."""
+        return grid_size
+
     def get_classifier(self) -> nn.Module:
         return self.head
 
@@ -372,16 +360,17 @@ class StagedModel(nn.Module):
 
         prefix: of the names of this model in weights. img_size: the image size of the weights, if known.
         """
-        grids = self.grids(img_size) if img_size else ()
         for i, stage in enumerate(cast(Any, self.stages)):
-            name, own = f"{prefix}{self.stages_name}.{i}.pos_embed", getattr(stage, "pos_embed", None)
+            stage_name, own = f"{prefix}{self.stages_name}.{i}", getattr(stage, "pos_embed", None)
+            noted = self.grids(img_size)[i] if img_size else None
+            name = f"{stage_name}.pos_embed"
             if own is not None and name in weights:
-                grid = grid_of_positions(weights[name], own, grids[i] if grids else None, stage.num_prefix_tokens)
+                grid = grid_of_positions(weights[name], own, noted, stage.num_prefix_tokens)
                 if grid is not None:
                     weights[name] = resample_pos_embed(weights[name], grid, stage.grid_size, stage.num_prefix_tokens)
-        for name, module in self.named_modules():
-            if module is not self and hasattr(module, "resample_state"):
-                module.resample_state(f"{prefix}{name}.", weights)
+            for name, module in stage.named_modules(prefix=stage_name):
+                if hasattr(module, "resample_state"):
+                    module.resample_state(f"{name}.", weights, noted and self.attention_grid(noted))
 
     def embed(self, x: Tensor) -> Tensor:
         """Return the input of the first stage, a map `[B, C, H, W]`, from images."""

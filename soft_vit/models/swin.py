@@ -133,7 +133,7 @@ class SoftmaxWindows(WindowAttention):
         self.window_size, self.window_area = feat_size, feat_size[0] * feat_size[1]
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor], noted: Size | None = None) -> None:
         """Resample biases in state_dict, in place, to the windows of this module."""
         name = f"{prefix}relative_position_bias_table"
         table = state_dict.get(name)
@@ -243,6 +243,7 @@ class Swin(StagedModel):
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
+        self.window_size = window_size
         grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         softmax_window = max(7, window_size // 8)
@@ -263,6 +264,9 @@ class Swin(StagedModel):
         self.layers = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
+
+    def attention_grid(self, grid_size: Size) -> Size:
+        return linear_window(grid_size, self.window_size)
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights with the buffers of released files for the image size of this model; no name differs."""

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
+from soft_vit.layers.embed import grid_of_positions
 from soft_vit.layers.follow_map import FollowsMap, follow_map
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models.base import (
     add_img_size_hooks,
     check_image_size,
     create_staged,
-    grid_of_positions,
     imagenet_cfg,
     register_named,
 )
@@ -125,17 +125,16 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
 
         prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
         """
-        name, own = f"{prefix}pos_embed", self.pos_embed
+        name, own, patch = f"{prefix}pos_embed", self.pos_embed, self.patch_embed.patch_size
+        noted = (img_size[0] // patch[0], img_size[1] // patch[1]) if img_size else None
         if own is not None and name in weights:
-            patch = self.patch_embed.patch_size
-            old = (img_size[0] // patch[0], img_size[1] // patch[1]) if img_size else None
-            old = grid_of_positions(weights[name], own, old, self.num_prefix_tokens)
+            old = grid_of_positions(weights[name], own, noted, self.num_prefix_tokens)
             if old is not None:
                 new = self.patch_embed.grid_size
                 weights[name] = resample_abs_pos_embed(weights[name], new, old, self.num_prefix_tokens)
         for module_name, module in self.named_modules():
             if isinstance(module, ViTAttention):
-                module.resample_state(f"{prefix}{module_name}.", weights)
+                module.resample_state(f"{prefix}{module_name}.", weights, noted)
 
 
 default_cfgs = generate_default_cfgs(

@@ -184,10 +184,13 @@ class Attention(nn.Module):
     def resize(self, feat_size: tuple[int, int]) -> None:
         """Resample, in place, weights that belong to one map to another map; most attentions have no such weights."""
 
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+    def resample_state(
+        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
+    ) -> None:
         """Resample, in state_dict, weights of another map to this module's map; most attentions have no such weights.
 
         prefix: the beginning of the names of this module's weights, such as "stages.0.blocks.1.attn.".
+        feat_size: the map of the weights, if known; otherwise a square one, or that of their shape.
         """
 
 

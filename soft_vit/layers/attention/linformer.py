@@ -104,7 +104,9 @@ class LinformerAttention(ScoreAttention):
     def resize(self, feat_size: tuple[int, int]) -> None:
         self.projection.resize(feat_size)
 
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+    def resample_state(
+        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
+    ) -> None:
         for name, weight in self.projection.named_parameters(prefix=f"{prefix}projection"):
             if name in state_dict and state_dict[name].ndim == weight.ndim:
                 state_dict[name] = resample_projection(state_dict[name], weight.shape[-2:])

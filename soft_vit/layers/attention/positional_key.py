@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention, merge_heads, split_heads
 from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
-from soft_vit.layers.embed import resample_pos_embed, resample_square
+from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -83,8 +83,11 @@ class PositionalKeyAttention(SelfAttention):
         self.positional_encoding = nn.Parameter(resampled, requires_grad=encoding.requires_grad)
         self.feat_size = feat_size
 
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+    def resample_state(
+        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
+    ) -> None:
         name = f"{prefix}positional_encoding"
         if name in state_dict:
-            own = self.positional_encoding.shape
-            state_dict[name] = resample_square(state_dict[name], own, self.feat_size, mode="bicubic")
+            old = grid_of_positions(state_dict[name], self.positional_encoding, feat_size)
+            if old is not None:
+                state_dict[name] = resample_pos_embed(state_dict[name], old, self.feat_size, mode="bicubic")

@@ -159,7 +159,9 @@ class SynthesizerAttention(Attention):
             requires_grad = getattr(self.source, name).requires_grad
             setattr(self.source, name, nn.Parameter(weight.detach().clone(), requires_grad=requires_grad))
 
-    def resample_state(self, prefix: str, state_dict: MutableMapping[str, Tensor]) -> None:
+    def resample_state(
+        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
+    ) -> None:
         for name, resample in self.source.resamplers.items():
             key = f"{prefix}scores.{self.form}.{name}"
             if key in state_dict and state_dict[key].ndim == getattr(self.source, name).ndim:

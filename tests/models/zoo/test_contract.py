@@ -159,7 +159,7 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
 @every_family
 def test_any_size_and_any_neighbours(family: str) -> None:
     """Logits of an image do not depend on its batch, also under vmap; a set image size is as good as a given one."""
-    model = create(family).double()
+    model = create(family, img_size=(64, 96)).double()
     weights = copy.deepcopy(model.state_dict())
     x = images(3, 72, 100).double()
     x[1] *= 0.01
