@@ -227,9 +227,15 @@ def _rate(dropout: Any) -> float:
     return dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)
 
 
-def _projections(attn: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of an attention, its projections split into q, k and v: "q.weight", "q.bias"."""
+def _projections(attn: Any) -> dict[str, Tensor]:
+    """Return the parameters of an attention, its projections split into q, k and v: "q.weight", "q.bias".
+
+    Keys and values that groups of heads share are repeated for each head.
+    """
     own = dict(attn.named_parameters())
+    for name in own:
+        if (groups := getattr(attn, "num_kv_groups", 1)) > 1 and name.startswith(("k_proj.", "v_proj.")):
+            own[name] = own[name].unflatten(0, (-1, attn.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
     found: dict[str, Tensor] = {}
     for layer, parts in OLD_LAYERS.items():
         for kind in ("weight", "bias"):

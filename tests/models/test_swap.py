@@ -28,6 +28,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "EVA-02": ("eva02_tiny_patch14_224", {"img_size": 56}),
     "DINOv3": ("vit_small_patch16_dinov3", {}),
     "mixed rotary embedding": ("vit_small_patch16_rope_mixed_224", {}),
+    "grouped queries": ("vit_base_patch16_sapiens2", {"num_heads": 6, "num_kv_heads": 2}),
 }
 
 
