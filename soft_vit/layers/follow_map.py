@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 from timm.models.beit import Block as BeitBlock
 from timm.models.naflexvit import NaFlexVit
@@ -52,6 +52,12 @@ class FollowsMap:
     def map_of(self, *args: Any, **kwargs: Any) -> TokenMap | ImageMaps:
         """Return the map of the images that a forward is called with, as far as it is known before the patches are."""
         return TokenMap(self.patch_embed.grid_size, self.num_prefix_tokens)
+
+    def set_input_size(self, *args: Any, **kwargs: Any) -> None:
+        super().set_input_size(*args, **kwargs)  # type: ignore[misc]  # timm's
+        for module in cast(nn.Module, self).modules():
+            if isinstance(module, ViTAttention):
+                module.resize(self.patch_embed.grid_size)
 
     def forward_features(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(super().forward_features, *args, **kwargs)  # type: ignore[misc]  # timm's

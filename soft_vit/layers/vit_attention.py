@@ -1,11 +1,12 @@
 """Attentions in the blocks of timm's vision transformers."""
 
+import ast
 from functools import partial
 from typing import Any
 
+import timm.models.vision_transformer as timm_vit
 import torch
 from timm.layers import apply_rot_embed_cat
-from timm.models.vision_transformer import ATTN_LAYERS
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
@@ -169,6 +170,10 @@ class ViTAttention(Attention):
     def _rotation(self, rope: Tensor | None) -> partial[Tensor] | None:
         return None if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half)
 
+    def set_window_size(self, window_size: tuple[int, int]) -> None:
+        """Do as `resize`; BEiT's `set_input_size` calls its attentions by this name."""
+        self.resize(window_size)
+
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         # Version 0.2.0 named the norms of rotary models q_norm.norm and k_norm.norm.
         old = f"{prefix}q_norm.norm.", f"{prefix}k_norm.norm."
@@ -200,6 +205,20 @@ class AttnLayer(str):
 
     def __call__(self, *args: Any, **kwargs: Any) -> ViTAttention:
         return self.make(*args, **kwargs)
+
+
+class _AttnLayers(dict):
+    """timm's table of attention layers, which also makes an `AttnLayer` from its name, as a saved model notes it."""
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        if name not in self and str(name).startswith("soft_vit.attn_layer("):
+            call: Any = ast.parse(name, mode="eval").body
+            options = {option.arg: ast.literal_eval(option.value) for option in call.keywords}
+            attn_layer(*map(ast.literal_eval, call.args), **options)
+        return super().get(name, default)
+
+
+timm_vit.ATTN_LAYERS = _AttnLayers(timm_vit.ATTN_LAYERS)
 
 
 class _Layer:
@@ -234,5 +253,5 @@ def attn_layer(
     arguments = (f", {name}={value!r}" for name, value in given.items() if value is not None)
     layer = AttnLayer(f"soft_vit.attn_layer({kind!r}{''.join(arguments)})")
     layer.make = partial(VIT_ATTENTIONS[kind], **given)
-    ATTN_LAYERS[layer] = type(layer, (_Layer,), {"make": layer.make})
+    timm_vit.ATTN_LAYERS[layer] = type(layer, (_Layer,), {"make": layer.make})
     return layer

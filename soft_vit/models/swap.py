@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+import timm
 import torch
 from timm.layers import Attention as TimmAttention
 from timm.layers import AttentionRope, get_device_dtype
+from timm.models import load_pretrained, register_model
+from timm.models._features import FeatureGetterNet
+from timm.models._input import update_model_args
 from timm.models.beit import Attention as BeitAttention
 from timm.models.eva import EvaAttention
 from timm.models.naflexvit import NaFlexVit
@@ -17,6 +21,7 @@ from soft_vit.layers.follow_map import follow_map
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
+from soft_vit.weights.load import filter_weights
 
 # The parts that each layer of an attention projects tokens to.
 OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkvo": "qkvo"}
@@ -104,7 +109,57 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
         model.use_key_only_attn_mask = True
     report.params_before, report.flops_before = before
     report.params_after, report.flops_after = after
+    if hasattr(model, "pretrained_cfg"):
+        _note_swap(model, {"kind": kind, "blocks": indices, **options})
     return report
+
+
+def _note_swap(model: Any, note: dict[str, Any]) -> None:
+    """Note a swap in what timm saves with the weights, from which `swapped_by_soft_vit` repeats it."""
+    args = getattr(model, "_model_args", {})
+    architecture = args.get("architecture", model.pretrained_cfg["architecture"])
+    if len(note["blocks"]) == len(model.blocks):
+        notes: Any = {name: value for name, value in note.items() if name != "blocks"}
+    else:
+        notes = [*_as_list(args.get("attn_layer")), note]
+    update_model_args(model, architecture=architecture, attn_layer=notes)
+    model.pretrained_cfg["architecture"] = "swapped_by_soft_vit"
+
+
+def _as_list(notes: Any) -> list[Any]:
+    return list(notes) if isinstance(notes, list) else [notes] if notes else []
+
+
+@register_model
+def swapped_by_soft_vit(
+    pretrained: bool = False,
+    architecture: str = "vit_tiny_patch16_224",
+    attn_layer: Any = None,
+    cache_dir: Any = None,
+    features_only: bool = False,
+    out_indices: Any = 3,
+    **kwargs: Any,
+) -> nn.Module:
+    """Build a model whose attention was swapped, as timm's `save_for_hf` noted it.
+
+    architecture: name of the model before. attn_layer: arguments of `swap_attention`, or a list of them, one for each
+    swap; a string first is the attn_layer of the model before. kwargs: arguments of that model.
+    """
+    notes = _as_list(attn_layer or {"kind": "linear"})
+    if isinstance(notes[0], str):
+        kwargs["attn_layer"] = notes.pop(0)
+    model: Any = timm.model_entrypoint(architecture)(pretrained=False, **kwargs)
+    for note in notes:
+        swap_attention(model, **note)
+    if pretrained:
+        load_pretrained(
+            model,
+            num_classes=0 if features_only else model.num_classes,
+            in_chans=model.in_chans,
+            filter_fn=cast(Any, filter_weights),
+            cache_dir=cache_dir,
+        )
+    return FeatureGetterNet(model, out_indices=out_indices) if features_only else model
 
 
 def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:

@@ -98,14 +98,6 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         follow_map(self)
         add_img_size_hooks(self)
 
-    def set_input_size(
-        self, img_size: tuple[int, int] | None = None, patch_size: tuple[int, int] | None = None
-    ) -> None:
-        super().set_input_size(img_size, patch_size)
-        for module in self.modules():
-            if isinstance(module, ViTAttention):
-                module.resize(self.patch_embed.grid_size)
-
     @property
     def img_size(self) -> tuple[int, int]:
         """Height and width of the images that the position embedding is for."""

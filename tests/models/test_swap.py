@@ -1,11 +1,13 @@
 """`swap_attention`: softmax attention that is swapped in keeps a model's logits, and what the report says is so."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
 import timm
 import torch
+from timm.models.vision_transformer import ATTN_LAYERS
 from torch import Tensor, nn
 
 import soft_vit
@@ -143,6 +145,56 @@ def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
     model.rope = None
     # A Gaussian kernel of wide heads is flat.
     assert (model(images(model)) - logits).norm() > 1e-6 * logits.norm()
+
+
+@pytest.mark.parametrize(
+    ("name", "swaps"),
+    [
+        ("ViT", [("linear", {})]),
+        ("ViT", [("soft", {"blocks": [1], "max_bottleneck": (2, 2), "sr_ratio": 1}), ("local", {"blocks": [-2]})]),
+        ("attn_layer", [("local", {"blocks": [0]})]),
+        ("BEiT", [("linformer", {}), ("softmax", {})]),
+        ("EVA-02", [("local", {"kernel_size": 3})]),
+        ("own", [("linformer", {})]),
+    ],
+)
+@pytest.mark.parametrize("resized", [False, True])
+def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: Any, resized: bool, tmp_path) -> None:
+    """From timm's folder, which notes the swaps, at the size that was set; with another head, and as features."""
+    others = {
+        "attn_layer": ("vit_tiny_patch16_224", {"attn_layer": soft_vit.attn_layer("performer", num_features=8)}),
+        "own": ("linear_vit_tiny_patch16", {}),
+    }
+    model = create(*{**MODELS, **others}[name]).float()
+    for kind, options in swaps:
+        soft_vit.swap_attention(model, kind, **options)
+    if resized:
+        side = 5 * model.patch_embed.patch_size[0]
+        model.set_input_size((side, side + model.patch_embed.patch_size[0]))
+    timm.models.save_for_hf(model, tmp_path)
+    # Another process has not made this layer.
+    ATTN_LAYERS.pop("soft_vit.attn_layer('performer', num_features=8)", None)
+    x = images(model).float()
+    for again in range(2):
+        loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+        assert torch.equal(loaded(x), model(x)), again
+        timm.models.save_for_hf(loaded, tmp_path)
+    other = {"num_classes": 3, "features_only": True, "out_indices": 1}
+    loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, **other).eval()
+    torch.testing.assert_close(loaded(x)[-1], model.forward_intermediates(x, [1], intermediates_only=True)[0])
+
+
+def test_the_note_of_a_saved_model(tmp_path) -> None:
+    for expected, swap in (
+        ({"kind": "linear"}, {}),
+        ([{"kind": "linear"}, {"kind": "local", "blocks": [1], "kernel_size": 3}], {"blocks": [1], "kernel_size": 3}),
+    ):
+        model = vit()
+        soft_vit.swap_attention(model, "linear")
+        if swap:
+            soft_vit.swap_attention(model, "local", **swap)
+        timm.models.save_for_hf(model, tmp_path)
+        assert json.loads((tmp_path / "config.json").read_text())["model_args"]["attn_layer"] == expected
 
 
 def test_some_blocks() -> None:
