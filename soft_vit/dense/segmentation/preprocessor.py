@@ -46,7 +46,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
-        images = [image.float().sub_(self.mean).div_(self.std) for image in data["inputs"]]
+        images = [(image - self.mean).div_(self.std) for image in data["inputs"]]
         samples = data.get("data_samples")
         if not training:
             return {"inputs": images, "data_samples": samples}

@@ -9,8 +9,8 @@ from mmengine.model import ExponentialMovingAverage
 from mmengine.runner import BaseLoop, Runner
 from mmengine.runner.amp import autocast
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from soft_vit.engine.optim.optim_wrapper import running_statistics
 from soft_vit.registry import HOOKS, MODELS, register
 
 __all__ = ["EMAEvalHook", "SmoothedModel", "choose_weights"]
@@ -49,7 +49,9 @@ class SmoothedModel(ExponentialMovingAverage):
         self._averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
         for side, source in enumerate((self.module, model)):
-            statistics = [buffer for buffer in running_statistics(source) if buffer.is_floating_point()]
+            norms = [module for module in source.modules() if isinstance(module, _BatchNorm)]
+            buffers = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
+            statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
             averaged = {id(buffer) for buffer in statistics}
             self._averaged[side].extend([*source.parameters(), *statistics])
             self._copied[side].extend(buffer for buffer in source.buffers() if id(buffer) not in averaged)

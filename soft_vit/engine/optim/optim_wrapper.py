@@ -10,32 +10,25 @@ import torch
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_
 
 from soft_vit.registry import OPTIM_WRAPPERS, register
 
-__all__ = ["SafeOptimWrapper", "running_statistics"]
+__all__ = ["SafeOptimWrapper"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Below 1, the loss scale would make gradients smaller.
 _LOWEST_SCALE = 1.0
 
 
-def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that a forward pass in training changes: BatchNorm's."""
-    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
-    return [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
-
-
 @register(OPTIM_WRAPPERS)
 class SafeOptimWrapper(OptimWrapper):
     """MMEngine's OptimWrapper with mixed precision on any device and a guard against losses that are not finite.
 
-    A step with a loss or gradient that is not finite is skipped: parameters, optimizer and BatchNorm's statistics stay
-    as they were, gradients are dropped, and the iteration is logged. The test is the norm of the gradients, which
-    clipping computes and MMEngine logs anyway: it costs no additional synchronisation with a GPU, and is equal on every
-    rank.
+    A step with a loss or gradient that is not finite is skipped: parameters, optimizer and buffers, such as BatchNorm's
+    statistics, stay as they were, gradients are dropped, and the iteration is logged. The test is the norm of the
+    gradients, which clipping computes and MMEngine logs anyway: it costs no additional synchronisation with a GPU, and
+    is equal on every rank.
 
     dtype: of the forward pass under autocast; "float32" disables autocast. loss_scale: for float16, "dynamic" or a
     number; an overflow under a dynamic scale lowers the scale and is not counted. max_skipped: number of skipped steps
@@ -69,8 +62,8 @@ class SafeOptimWrapper(OptimWrapper):
         if self.dtype is torch.float16:
             self._scaler = torch.amp.GradScaler(self._device, **({} if dynamic else {"init_scale": self._fixed_scale}))
         self._model: nn.Module | None = None
-        self._statistics: list[Tensor] = []
-        self._saved_statistics: list[Tensor] = []
+        self._buffers: list[Tensor] = []
+        self._saved_buffers: list[Tensor] = []
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:
@@ -80,13 +73,13 @@ class SafeOptimWrapper(OptimWrapper):
             yield
 
     def _watch(self, model: nn.Module) -> None:
-        """Save BatchNorm's statistics before a forward pass, which may spoil them."""
+        """Save the buffers before a forward pass, which may spoil them."""
         if model is not self._model:
             self._model = model
-            self._statistics = running_statistics(model)
-            self._saved_statistics = [buffer.clone() for buffer in self._statistics]
-        elif self._statistics and self.should_update():
-            torch._foreach_copy_(self._saved_statistics, self._statistics)
+            self._buffers = list(model.buffers())
+            self._saved_buffers = [buffer.clone() for buffer in self._buffers]
+        elif self._buffers and self.should_update():
+            torch._foreach_copy_(self._saved_buffers, self._buffers)
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
@@ -109,8 +102,8 @@ class SafeOptimWrapper(OptimWrapper):
             if self._scaler is not None:
                 self._scaler.update(self._fixed_scale)
             return
-        if self._statistics:
-            torch._foreach_copy_(self._statistics, self._saved_statistics)
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._saved_buffers)
         if not self._lower_scale():
             self._count_skipped()
 

@@ -12,10 +12,12 @@ from soft_vit.dense.segmentation.preprocessor import RandomWindows, Segmentation
 @pytest.mark.parametrize("size", [None, (64, 96)])
 def test_a_batch_is_padded_with_the_mean_and_no_class(labelled, size):
     preprocessor = SegmentationPreprocessor([10.0, 20.0, 30.0], [2.0, 4.0, 8.0], size=size)
-    images = [torch.full((3, 40, 90), 14, dtype=torch.uint8), torch.full((3, 64, 33), 14, dtype=torch.uint8)]
+    images = [torch.full((3, 40, 90), 14, dtype=torch.uint8), torch.full((3, 64, 33), 14.0)]
     samples = [labelled(40, 90), labelled(64, 33)]
     labels = [sample.gt_sem_seg.data.clone() for sample in samples]
     batch = preprocessor({"inputs": images, "data_samples": samples}, training=True)
+    # Whoever prepares the batch again finds it as it was.
+    assert (images[1] == 14).all()
     expected = (64, 90) if size is None else size
     assert batch["inputs"].shape == (2, 3, *expected)
     assert torch.equal(batch["inputs"][0, :, 0, 0], torch.tensor([2.0, -1.5, -2.0]))

@@ -15,6 +15,7 @@ from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
 from soft_vit.engine import SafeOptimWrapper
+from soft_vit.layers.attention.vq import VQAttention
 from soft_vit.ops.soft import blocked as blocked_attention
 
 
@@ -140,6 +141,26 @@ def test_spoilt_step_changes_nothing(kind, clip, accumulative_counts, inputs, sp
     stepped += train(model, optim, data[window.stop :])
     assert stepped == steps
     assert optim.skipped == 1
+
+
+class Codes(VQAttention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, (1, 7))
+
+
+@pytest.mark.parametrize("counts", [1, 2])
+def test_skipped_step_restores_every_buffer(counts):
+    """Codes are averages over keys, which one infinite input would spoil for ever."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(7), Codes(8, 2, num_codes=4)).double()
+    optim, data = build(model, accumulative_counts=counts), [x[None] for x in batches(6)]
+    train(model, optim, data[:2])
+    before = everything(model, optim)
+    data[3] = data[3].index_fill(1, torch.tensor(2), math.inf)
+    assert train(model, optim, data[4 - counts : 4]) == [False] * counts
+    assert_same(before, everything(model, optim))
+    assert train(model, optim, data[4:])[-1]
+    assert differences(before, everything(model, optim))
+    assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
 @pytest.mark.parametrize(
