@@ -11,7 +11,7 @@ optim_wrapper = dict(
 )
 # The attentions learn at 1e-3 in the first phase; the whole model, which is close to its teacher by then, from 2e-4 on.
 param_scheduler = [
-    dict(type="MultiStepLR", milestones=[1], gamma=0.2, by_epoch=True),
+    dict(type="MultiStepLR", milestones=[1], gamma=0.2, by_epoch=True, convert_to_iter_based=True),
     dict(type="CosineAnnealingLR", eta_min=1e-5, by_epoch=True, begin=1, convert_to_iter_based=True),
 ]
 # In the first phase most parameters have no gradient.

@@ -19,6 +19,6 @@ optim_wrapper = dict(
     optimizer=dict(weight_decay=0.05),
 )
 param_scheduler = [
-    dict(type="MultiStepLR", milestones=[5], gamma=0.2, by_epoch=True),
+    dict(type="MultiStepLR", milestones=[5], gamma=0.2, by_epoch=True, convert_to_iter_based=True),
     dict(type="CosineAnnealingLR", eta_min=1e-6, by_epoch=True, begin=5, convert_to_iter_based=True),
 ]

@@ -114,7 +114,6 @@ def resolve(
 
     cfg.work_dir = str(work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
     _choose_loop(cfg)
-    _drop_late_schedules(cfg)
     _complete_hooks(cfg)
     if amp:
         _use_amp(cfg)
@@ -352,18 +351,6 @@ def _choose_loop(cfg: Config) -> None:
     if by_epoch is not None and loop.get("type") in (None, "ExactEpochLoop", "ExactIterLoop"):
         loop["type"] = "ExactEpochLoop" if by_epoch else "ExactIterLoop"
         loop.pop("max_iters" if by_epoch else "max_epochs", None)
-
-
-def _drop_late_schedules(cfg: Config) -> None:
-    """Remove schedules without an `end` that would begin after the run; MMEngine refuses them."""
-    run = cfg.get("train_cfg") or {}
-
-    def begins_late(scheduler: Mapping[str, Any]) -> bool:
-        length = run.get("max_epochs" if scheduler.get("by_epoch", True) else "max_iters")
-        return "end" not in scheduler and bool(length) and scheduler.get("begin", 0) >= length
-
-    if isinstance(cfg.get("param_scheduler"), list):
-        cfg.param_scheduler = [scheduler for scheduler in cfg.param_scheduler if not begins_late(scheduler)]
 
 
 def _complete_hooks(cfg: Config) -> None:

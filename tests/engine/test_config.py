@@ -278,12 +278,6 @@ def test_loop(options, loop):
     assert resolve(DEMO, {"train_cfg": options}).train_cfg == loop
 
 
-@pytest.mark.parametrize(("epochs", "begins"), [(12, [0, 10]), (10, [0])])
-def test_schedules_that_would_begin_after_the_run(epochs, begins):
-    cfg = resolve(CONFIGS / "soft_tiny.py", {"train_cfg.max_epochs": epochs})
-    assert [one.begin for one in cfg.param_scheduler] == begins
-
-
 def test_hooks_are_dropped_and_workers_shielded():
     cfg = resolve(DEMO, {"default_hooks.watch": None, "default_hooks.timer": None, "train_dataloader.num_workers": 2})
     assert "watch" not in cfg.default_hooks

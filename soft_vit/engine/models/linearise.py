@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.distillation import DistillClassifier, Teacher
+from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.layers import Attention
 from soft_vit.layers.follow_map import map_of_images
 from soft_vit.layers.token_map import TokenMap
@@ -100,7 +101,8 @@ class LineariseClassifier(DistillClassifier):
         or, with `swap`, any ViT that `swap_attention` supports. Only the former can be rebuilt by its name.
     teacher: the pretrained model, see `DistillClassifier`. Normalisation and size of images must be the teacher's.
     swap: arguments of `swap_attention`, such as dict(kind="linear", blocks=[8, 9, 10, 11]).
-    phase1_epochs: number of epochs of the first phase. Attentions without parameters (`none`) start with the second.
+    phase1_epochs: length of the first phase, in passes over the training data; `LineariseHook` counts them in any loop.
+        Attentions without parameters (`none`) start with the second.
 
     With several processes set find_unused_parameters in model_wrapper_cfg. Raises ValueError for a model with its
     original attention, and for a teacher that does not fit.
@@ -117,6 +119,8 @@ class LineariseClassifier(DistillClassifier):
     ) -> None:
         super().__init__(*args, distillation=distillation, alpha=alpha, **kwargs)
         self.phase1_epochs = phase1_epochs
+        # Set by LineariseHook, which knows the length of an epoch.
+        self.phase1_iters: int | None = None
         if swap is not None:
             swap_attention(self.model, **swap)
             # The name alone would rebuild the model with its original attention.
@@ -129,8 +133,10 @@ class LineariseClassifier(DistillClassifier):
 
     @property
     def first_phase(self) -> bool:
-        """Whether the epoch of the run is in the first phase, and an attention has parameters to train."""
-        if MessageHub.get_current_instance().get_info("epoch", 0) >= self.phase1_epochs:
+        """Whether the iteration of the run is in the first phase, and an attention has parameters to train."""
+        if self.phase1_iters is None:
+            raise ValueError("LineariseClassifier needs a LineariseHook in custom_hooks.")
+        if MessageHub.get_current_instance().get_info("iter", 0) >= self.phase1_iters:
             return False
         pairs = attention_pairs(self.model, self.teacher.model)
         return any(parameter.requires_grad for _, new, _ in pairs for parameter in new.parameters())
@@ -189,10 +195,10 @@ class TeacherAgreement(ClassificationMetric):
 
 @register(HOOKS)
 class LineariseHook(Hook):
-    """Validates before the first step, to show the effect of the swap alone, and adds metrics to each validation.
+    """Tells a `LineariseClassifier` when its first phase ends, and keeps the logged losses of both phases apart.
 
-    The metrics are `TeacherAgreement` and cpu_minutes, the CPU time of the run so far over all threads, including the
-    time before a resume.
+    It validates before the first step, to show the effect of the swap alone, and adds metrics to each validation:
+    `TeacherAgreement` and cpu_minutes, the CPU time of the run so far over all threads, also before a resume.
     """
 
     # After RuntimeInfoHook, before the hooks that log and save.
@@ -200,12 +206,26 @@ class LineariseHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         self._begin = time.process_time() - runner.message_hub.get_info("cpu_seconds", 0.0)
+        self._model = unwrapped(runner.model)
+        self._model.phase1_iters = self._model.phase1_epochs * len(runner.train_dataloader)
+        if self._model.phase1_iters >= runner.max_iters:
+            raise ValueError(
+                f"The run must be longer than the {self._model.phase1_iters} iterations of model.phase1_epochs="
+                f"{self._model.phase1_epochs}, got {runner.max_iters}."
+            )
         if runner.val_loop is not None:
             runner.val_loop.evaluator.metrics.append(TeacherAgreement())
 
     def before_train_epoch(self, runner: Runner) -> None:
         if runner.iter == 0 and runner.val_loop is not None:
             runner.val_loop.run()
+
+    def before_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
+        if runner.iter == self._model.phase1_iters:
+            # The log shows means over a window, and each number for as long as it has a history.
+            scalars = runner.message_hub.log_scalars
+            for name in [name for name in scalars if name.startswith(("train/loss", "train/grad_norm"))]:
+                del scalars[name]
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         runner.message_hub.update_info("cpu_seconds", time.process_time() - self._begin)

@@ -4,6 +4,7 @@
 another.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,18 @@ def _require_batch(loader: DataLoader) -> None:
         )
 
 
+def _drop_late_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
+    """Remove schedules without an `end` that would begin after the run; MMEngine refuses them."""
+
+    def begins_late(scheduler: dict) -> bool:
+        length = loop.max_epochs if scheduler.get("by_epoch", True) else loop.max_iters
+        return "end" not in scheduler and scheduler.get("begin", 0) >= length
+
+    schedulers = loop.runner.param_schedulers
+    if isinstance(schedulers, list):
+        loop.runner.param_schedulers = [scheduler for scheduler in schedulers if not begins_late(scheduler)]
+
+
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
@@ -67,6 +80,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
+        _drop_late_schedules(self)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
@@ -113,6 +127,9 @@ class ExactIterLoop(IterBasedTrainLoop):
         self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
         if not self._endless:
             _require_batch(self.dataloader)
+        # MMEngine's is 1, whatever the length of a schedule that counts epochs.
+        self._max_epochs = math.ceil(self._max_iters / len(self.dataloader))
+        _drop_late_schedules(self)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, assert_same, assert_same_state, tiny, weights
+from engine.runs import CONFIGS, assert_same, assert_same_state, scalars, tiny, weights
 from mmengine.logging import MessageHub
 from mmengine.optim import OptimWrapper
 from mmpretrain.structures import DataSample
@@ -43,12 +43,13 @@ def student(teacher_file, model_name="linear_vit_tiny_patch16", **options) -> Li
     options = dict(data_preprocessor=PIXELS, num_classes=10, phase1_epochs=1, **SMALL) | GAP | options
     model = LineariseClassifier(model_name=model_name, teacher=teacher, **options)
     model.init_weights()
+    model.phase1_iters = 1
     return model
 
 
-def at_epoch(number: int) -> None:
+def at_iteration(number: int) -> None:
     # The hub of the run that began last is the current one.
-    MessageHub.get_instance(f"linearise_{next(RUNS)}").update_info("epoch", number)
+    MessageHub.get_instance(f"linearise_{next(RUNS)}").update_info("iter", number)
 
 
 def steps(model: LineariseClassifier, count: int) -> list[float]:
@@ -78,9 +79,9 @@ def test_each_phase_trains_its_part(teacher_file, how):
     assert_same({key: own[key] for key in teacher}, teacher)
     names = {key for key, _ in model.model.named_parameters()}
     attentions = tuple(f"blocks.{block}.attn." for block in blocks)
-    for epoch, trained in ((0, {key for key in names if key.startswith(attentions)}), (1, names)):
+    for iteration, trained in ((0, {key for key in names if key.startswith(attentions)}), (1, names)):
         before = {key: value.clone() for key, value in model.model.state_dict().items()}
-        at_epoch(epoch)
+        at_iteration(iteration)
         losses = steps(model, 20)
         assert losses[-1] < 0.9 * losses[0]
         assert {key for key, value in model.model.state_dict().items() if not value.equal(before[key])} == trained
@@ -128,17 +129,23 @@ def test_what_does_not_fit(teacher_file, name, options, named):
         student(teacher_file, name, **options)
 
 
-def test_run_that_stops_in_either_phase_resumes_exactly(teacher_file, tmp_path):
+@pytest.mark.parametrize("loop", [{"max_epochs": 2}, {"by_epoch": False, "max_iters": 6}])
+def test_run_that_stops_in_either_phase_resumes_exactly(teacher_file, tmp_path, loop):
+    """Three steps of each phase, whether the run counts epochs or iterations; the log keeps them apart."""
     options = tiny(images=12, batch=4, epochs=2) | {
         **{f"model.{key}": value for key, value in (SMALL | GAP).items() if key != "img_size"},
         "model.model_name": "nystrom_vit_tiny_patch16",
         "model.teacher": dict(model_name=NAME, checkpoint=str(teacher_file), **SMALL, **GAP),
         "default_hooks.checkpoint.by_epoch": False,
     }
-    del options["model.depths"]
+    del options["model.depths"], options["train_cfg.max_epochs"]
+    options["train_cfg"] = loop
     whole = train(CONFIG, work_dir=tmp_path / "whole", options=options)
     assert {"accuracy/top1", "teacher/agreement", "teacher/kl", "cpu_minutes"} <= whole.metrics.keys()
     expected = weights(whole.checkpoint)
+    steps = [entry for entry in scalars(tmp_path / "whole") if "loss" in entry]
+    assert ["loss_attention" in entry for entry in steps] == [True] * 3 + [False] * 3
+    assert steps[3]["loss"] == pytest.approx(steps[3]["loss_labels"] + steps[3]["loss_teacher"], rel=1e-4)
     assert not any("teacher" in name for name in expected)
     for step in (2, 5):
         start, work_dir = tmp_path / "whole" / f"iter_{step}.pth", tmp_path / f"from_{step}"
