@@ -107,7 +107,7 @@ def resolve(
     _set_options(cfg, options)
 
     _share_data_root(cfg, before["data_root"])
-    if cfg.get("num_classes", 0) is None and not _timm_model(cfg).get("num_classes"):
+    if cfg.get("num_classes", 0) is None and _timm_model(cfg).get("num_classes") in (None, before["num_classes"]):
         cfg.num_classes = (tested and len(tested.cfg.get("label_names", ()))) or _count_classes(cfg)
     _share_num_classes(cfg, before["num_classes"], options)
     _share_image_size(cfg, before["image_size"], options)

@@ -186,7 +186,7 @@ def repeated(kind: str) -> dict:
 
 
 @pytest.mark.parametrize("dataset", [{"type": "OwnTree"}, repeated("OwnTree"), repeated("ImageTree")])
-def test_classes_are_counted_in_the_training_data(tree, dataset):
+def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
     path, options = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"data_root": str(tree)}
     options["train_dataloader.dataset"] = {"_delete_": True, **dataset}
     cfg = resolve(path, options)
@@ -195,6 +195,11 @@ def test_classes_are_counted_in_the_training_data(tree, dataset):
     # Those that are given come first, then those of a checkpoint.
     assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
     assert resolve(path, options, tested=Notes(cfg={"label_names": "abcd"})).model.num_classes == 4
+    # A saved config may be pointed at other data.
+    cfg.num_classes = cfg.model.num_classes = cfg.data_preprocessor.num_classes = 7
+    cfg.dump(tmp_path / "saved.py")
+    saved = resolve(tmp_path / "saved.py", {"num_classes": None})
+    assert (saved.num_classes, saved.model.num_classes, saved.data_preprocessor.num_classes) == (3, 3, 3)
     with pytest.raises(ValueError, match="num_classes must be set for a Nameless"):
         resolve(path, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
 
