@@ -50,6 +50,12 @@ class WeightsHook(Hook):
                     "A checkpoint to resume from must hold the state of a run; begin a run from weights with load_from."
                 )
             require_match(runner, checkpoint)
+            classes, trained = _classes(runner), [str(name) for name in notes_of(checkpoint).cfg.get("label_names", ())]
+            if classes and trained and classes != trained:
+                raise ValueError(
+                    f"The training data must have the classes of the checkpoint, {', '.join(trained[:10])}, got "
+                    f"{', '.join(classes[:10])}; begin a run with other classes from its weights with load_from."
+                )
             if of_timm:
                 # Refuses notes of another model with equal parameter names.
                 filter_weights(unwrap_state_dict(checkpoint), network)
@@ -72,8 +78,7 @@ class WeightsHook(Hook):
         if network is None:
             require_match(runner, checkpoint, exact=False)
             return
-        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()
-        weights, sentences = fit_weights(checkpoint, network, classes=[str(name) for name in classes])
+        weights, sentences = fit_weights(checkpoint, network, classes=_classes(runner))
         for sentence in sentences:
             runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
         checkpoint["state_dict"] = weights
@@ -90,6 +95,11 @@ class WeightsHook(Hook):
                 f"The test images must be of the {own} classes of the model, got {len(names)}; set model.num_classes, "
                 "or give images in folders that are named like classes of the model, as --data-root."
             )
+
+
+def _classes(runner: Runner) -> list[str]:
+    """Return the names of the classes of the training data; [] without any."""
+    return list(map(str, getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()))
 
 
 def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:

@@ -24,10 +24,12 @@ class Loop(BaseLoop):
         pass
 
 
-def a_run(model, what: str, **parts) -> SimpleNamespace:
+def a_run(model, what: str, classes: str = "", **parts) -> SimpleNamespace:
     """A run that begins, resumes or tests."""
+    data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": tuple(classes)}))
+    loop = what != "test" and Loop()
     return SimpleNamespace(
-        model=model, cfg={}, _resume=what == "resume", _train_loop=what != "test" and Loop(), **parts
+        model=model, cfg={}, train_dataloader=data, _resume=what == "resume", _train_loop=loop, **parts
     )
 
 
@@ -40,13 +42,20 @@ def test_a_head_for_other_classes_is_new(classes, new, caplog):
     trained, model = small(num_classes=3), small(num_classes=3)
     fresh = model.head.weight.clone()
     checkpoint = {"state_dict": trained.state_dict(), "meta": {"dataset_meta": {"classes": ("a", "b", "c")}}}
-    loader = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": tuple(classes)}))
-    runner = a_run(SimpleNamespace(model=model), "begin", train_dataloader=loader, logger=logging.getLogger("start"))
+    runner = a_run(SimpleNamespace(model=model), "begin", classes, logger=logging.getLogger("start"))
     with caplog.at_level(logging.INFO):
         WeightsHook().after_load_checkpoint(runner, checkpoint)
     model.load_state_dict(checkpoint["state_dict"], strict=False)
     assert torch.equal(model.head.weight, fresh if new else trained.head.weight)
     assert ("other names" in caplog.text) == new
+
+
+@pytest.mark.parametrize(("classes", "fits"), [("abc", True), ("cab", False), ("abd", False), ("", True)])
+def test_a_resumed_run_needs_the_same_classes(classes, fits):
+    meta = {"dataset_meta": {"classes": ("a", "b", "c")}}
+    checkpoint = {"state_dict": PLAIN.state_dict(), "meta": meta, "message_hub": {}}
+    with nullcontext() if fits else pytest.raises(ValueError, match="a, b, c"):
+        WeightsHook().after_load_checkpoint(a_run(PLAIN, "resume", classes), checkpoint)
 
 
 PLAIN = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
