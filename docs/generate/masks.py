@@ -11,9 +11,8 @@ from soft_vit.ops.layout import FeatSize
 from soft_vit.text_tables import markdown_table
 
 DIM, HEADS, PREFIX = 24, 3, 2
-# Odd sizes of a sequence and a map, and what remains of them without trailing padding.
-LENGTH, TRAILING = 41, 30
-MAP, ROWS = (7, 9), 4
+# Odd sizes of a sequence and a map, and what remains of the map without padding.
+LENGTH, MAP, REST = 41, (7, 9), (4, 6)
 # Relative error in float64 at which a mask counts as taken. Where it is not, the error is above 1e-4.
 EXACT = 1e-10
 
@@ -55,25 +54,24 @@ def _mask_cell(*attentions: Attention) -> str:
 
 
 def mask_taken(attn: Attention) -> str:
-    """Return which key_padding_mask attn takes: any, only trailing tokens or rows, or no mask with the reason.
+    """Return which key_padding_mask attn takes: any, columns and rows at the edge of a map, or no mask with the reason.
 
-    A mask is taken if the remaining tokens get the same result as without the masked ones. Raises RuntimeError for an
-    attention that accepts trailing padding and gives another result.
+    Raises RuntimeError for an attention that accepts such a mask, and gives the remaining tokens another result than
+    without the masked ones.
     """
     if attn.no_mask:
         return f"no, {attn.no_mask}"
     feat_size: FeatSize = (LENGTH,) if attn.sequence else MAP
     tokens = torch.arange(math.prod(feat_size))
+    counts, taken = tokens % 3 != 1, "any"
     # An attention that needs no grid takes the remaining tokens as a sequence.
-    if attn.sequence or not attn.needs_grid:
-        scattered = tokens % 3 != 1
-        count = int(scattered.sum())
-        if _equals_deletion(attn, feat_size, scattered, (count,) if attn.sequence else (count, 1)):
-            return "any"
-    rest: FeatSize = (TRAILING,) if attn.sequence else (ROWS, MAP[1])
-    if not _equals_deletion(attn, feat_size, tokens < math.prod(rest), rest):
-        raise RuntimeError(f"{type(attn).__name__} gives another result with trailing padding than without it.")
-    return "trailing tokens" if attn.sequence else "trailing rows"
+    rest: FeatSize = (int(counts.sum()),) if attn.sequence else (int(counts.sum()), 1)
+    if attn.needs_grid and not attn.sequence:
+        counts, taken = (tokens // MAP[1] < REST[0]) & (tokens % MAP[1] < REST[1]), "columns on the right, rows below"
+        rest = REST
+    if not _equals_deletion(attn, feat_size, counts, rest):
+        raise RuntimeError(f"{type(attn).__name__} gives another result with padding than without it.")
+    return taken
 
 
 @torch.no_grad()

@@ -25,11 +25,12 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
     if attn_mask is None:
         return None
     B, N = x.shape[:2]
-    if attn_mask.dtype == torch.bool and tuple(attn_mask.shape) in ((B, N), (B, 1, 1, N)):
-        return attn_mask.reshape(B, N)
+    # A mask of two dimensions is one of pairs, also where it has the shape (B, N).
+    if attn_mask.dtype == torch.bool and attn_mask.shape == (B, 1, 1, N):
+        return attn_mask[:, 0, 0]
     raise ValueError(
-        f"attn_mask must be torch.bool of shape {(B, N)} or {(B, 1, 1, N)}, True where a token counts, got "
-        f"{attn_mask.dtype} of shape {tuple(attn_mask.shape)}; masks of pairs of tokens are not supported."
+        f"attn_mask must be torch.bool of shape {(B, 1, 1, N)}, True where a token counts, got {attn_mask.dtype} of "
+        f"shape {tuple(attn_mask.shape)}; masks of pairs of tokens are not supported."
     )
 
 
@@ -130,7 +131,7 @@ class ViTAttention(Attention):
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`.
 
-        attn_mask: bool `[B, P + N]` or `[B, 1, 1, P + N]`, True where a token counts.
+        attn_mask: bool `[B, 1, 1, P + N]`, True where a token counts.
         rope: sines and cosines of timm's rotary embedding, for attention types with a query and a key of each token.
 
         ValueError for is_causal, a bias of scores, and masks of pairs. Models that follow the map of their images pass
@@ -158,7 +159,7 @@ class ViTAttention(Attention):
         else:
             square = square_layout(x, self.feat_size_of_model, self.num_prefix_tokens)
             feat_size, num_prefix_tokens = square.feat_size, square.num_prefix_tokens
-        return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, mask), self._rotation(rope))
+        return self.mix_counted(x, self.layout(x, feat_size, num_prefix_tokens, mask), self._rotation(rope))
 
     def _mix_map(self, x: Tensor, feat_size: tuple[int, int], rope: Tensor | None) -> Tensor:
         """Mix tokens `[B, P + N, C]` of a map."""

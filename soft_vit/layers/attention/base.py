@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, MutableMapping
 from typing import Any, ClassVar
 
+import torch
 from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
@@ -11,6 +12,13 @@ from soft_vit.ops.layout import FeatSize, Layout, token_layout
 
 Rotate = Callable[[Tensor], Tensor]
 """Rotates queries or keys `[B, H, P + N, D]` by their positions."""
+
+
+def at_least(name: str, value: int, smallest: int = 1) -> int:
+    """Return an option; ValueError unless it is an integer of at least smallest."""
+    if not isinstance(value, int) or value < smallest:
+        raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
+    return value
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -53,6 +61,11 @@ def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
 def merge_heads(x: Tensor) -> Tensor:
     """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
     return x.transpose(1, 2).flatten(2)
+
+
+def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return tokens `[B, N, C]` with zeros where mask `[B, N]` is False, so that NaN in padding reaches no other."""
+    return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
 @register_notrace_module
@@ -117,9 +130,11 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.head_dim = check_heads(dim, num_heads)
-        self.sr_ratio = sr_ratio
+        self.sr_ratio = at_least("sr_ratio", sr_ratio)
         self.fused_attn = use_fused_attn()
         self.sequence = feat_size is not None and len(feat_size) == 1
+        # Whether the places of tokens count, so that padding is moved behind the others.
+        self.aligns_padding = self.sequence and self.needs_grid
         # Norms of each head's queries and keys; models with such norms set them.
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
@@ -131,7 +146,13 @@ class Attention(nn.Module):
 
     def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
         """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
-        return token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.no_mask)
+        layout = token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.no_mask)
+        if layout.grid_mask is None or not self.needs_grid or self.sequence or torch.compiler.is_compiling():
+            return layout
+        maps = layout.grid_mask.unflatten(1, layout.feat_size)
+        if (maps[:, 1:] & ~maps[:, :-1]).any() or (maps[:, :, 1:] & ~maps[:, :, :-1]).any():
+            raise ValueError("key_padding_mask must be False on the right of a map or below, got padding elsewhere.")
+        return layout
 
     def queries(self, q: Tensor, rotate: Rotate | None = None) -> Tensor:
         """Normalise each head's queries `[B, H, P + N, D]`, then rotate them."""
@@ -154,25 +175,37 @@ class Attention(nn.Module):
         """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
 
         key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at these tokens is the
-        same as without the others, if the attention's structure is too: any tokens may be masked where all are mixed
-        alike, and trailing ones where there are windows. The result at masked tokens is finite and meaningless.
+        same as without the others, whatever their values. The result at masked tokens is finite and meaningless.
         context: tokens `[B, M, C]` of keys and values, for attentions that take it (`takes_context`); the mask is then
         theirs, `[B, M]`, and convolutions of values are left out.
 
         Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
-        token, or for an attention that takes none (`no_mask`).
+        token, with tokens on the right of padding or below it where the place on a map counts, or for an attention
+        that takes none (`no_mask`).
         """
         if context is None:
-            return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+            return self.mix_counted(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
         if not self.takes_context:
             raise ValueError(f"context must be None for {type(self).__name__}, which relates the tokens of one map.")
         self.layout(x, feat_size, num_prefix_tokens, None)
-        size = (context.shape[1],)
-        return self.cross(x, context, token_layout(context, size, 0, key_padding_mask, True, self.no_mask))
+        layout = token_layout(context, (context.shape[1],), 0, key_padding_mask, True, self.no_mask)
+        return self.cross(x, zero_padding(context, layout.mask), layout)
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         """Mix context `[B, M, C]`, of that layout, for tokens x `[B, P + N, C]`."""
         raise NotImplementedError
+
+    def mix_counted(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        """Mix tokens as `mix` does, with zeros for padding, which in a sequence is moved behind the other tokens."""
+        x = zero_padding(x, layout.mask)
+        if layout.mask is None or not self.aligns_padding:
+            return self.mix(x, layout, rotate)
+        is_padding = ~layout.mask
+        is_padding[:, : layout.num_prefix_tokens] = False
+        order = is_padding.to(torch.uint8).argsort(dim=1, stable=True)
+        layout = layout._replace(mask=layout.mask.gather(1, order))
+        x = self.mix(x.gather(1, order[..., None].expand_as(x)), layout, rotate)
+        return x.gather(1, order.argsort(dim=1)[..., None].expand_as(x))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Mix tokens x `[B, P + N, C]` of that layout.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate
+from soft_vit.layers.attention.base import Attention, Rotate, at_least
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.chunked import computes_parts, map_tokens
 from soft_vit.ops.layout import Layout, fill_masked
@@ -93,13 +93,12 @@ class GatedAttentionUnit(Attention):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
         self.form = check_choice("form", form, get_args(Form))
-        if chunk_size < 1:
-            raise ValueError(f"chunk_size must be positive, got chunk_size={chunk_size}.")
         # As in the paper, whose heads of 64 channels give its S = 128.
         width, qk_dim = 2 * dim, 2 * self.head_dim
         if form == "quadratic":
             self.cost = "N^2"
-        self.chunk_size = chunk_size
+        self.aligns_padding = form == "linear"
+        self.chunk_size = at_least("chunk_size", chunk_size)
         self.attn_drop = attn_drop
         self.uv = nn.Linear(dim, 2 * width, bias=qkv_bias, **dd)
         self.z = nn.Linear(dim, qk_dim, bias=qkv_bias, **dd)

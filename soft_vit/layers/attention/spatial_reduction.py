@@ -14,56 +14,10 @@ from soft_vit.ops.softmax import dot_product_attention
 POOLED_SIDE = 7
 
 
-def reduce_by_conv(x: Tensor, conv: nn.Module, size: tuple[int, int], feat_size: tuple[int, int]) -> Tensor:
-    """Reduce tokens `[B, N, C]` by a convolution whose kernel and stride are `size`, as tokens `[B, M, C]`.
-
-    A remainder of the map that fills no window is dropped, as published; a map smaller than one window is padded with
-    zeros to one.
-    """
-    x = x.mT.unflatten(2, feat_size)
-    if feat_size[0] < size[0] or feat_size[1] < size[1]:
-        x = F.pad(x, (0, max(0, size[1] - feat_size[1]), 0, max(0, size[0] - feat_size[0])))
-    return conv(x).flatten(2).mT
-
-
-def reduce_by_pooling(x: Tensor, conv: nn.Module, feat_size: tuple[int, int]) -> Tensor:
-    """Average tokens `[B, N, C]` on a grid of 7 x 7, then apply a 1x1 convolution: `[B, 49, C]`.
-
-    A smaller map is spread over the grid, as published.
-    """
-    return conv(window_averages(x.mT.unflatten(2, feat_size), (POOLED_SIDE, POOLED_SIDE))).flatten(2).mT
-
-
-def tokens_on_map(x: Tensor, layout: Layout) -> Tensor:
-    """Return the tokens of `[B, P + N, C]` that lie on the map, zero where they do not count: `[B, N, C]`."""
-    x = x[:, layout.num_prefix_tokens :] if layout.num_prefix_tokens else x
-    return x if layout.grid_mask is None else x.masked_fill(~layout.grid_mask[..., None], 0)
-
-
-def behind_prefix(reduced: Tensor, x: Tensor, layout: Layout) -> Tensor:
-    """Put reduced tokens `[B, M, C]` behind the prefix tokens among x `[B, P + N, C]`: `[B, P + M, C]`."""
-    P = layout.num_prefix_tokens
-    return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
-
-
-def reduced_attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, size: tuple[int, int], dropout_p: float, fused: bool
-) -> Tensor:
-    """Attend from tokens `[B, H, P + N, D]` to prefix and reduced tokens `[B, H, P + M, D]`.
-
-    Windows with a masked token are left out; where all would be, the first one, padded with zeros, stays.
-    """
-    mask = layout.mask
-    if mask is not None and size != (1, 1):
-        P, windows = layout.num_prefix_tokens, mask[:, layout.num_prefix_tokens :].unflatten(1, layout.feat_size)
-        below, right = (-length % side for length, side in zip(layout.feat_size, size, strict=True))
-        windows = F.pad(windows, (0, right, 0, below), value=False)
-        whole = windows.unflatten(2, (-1, size[1])).unflatten(1, (-1, size[0])).all(4).all(2)
-        whole = whole[:, : max(1, layout.feat_size[0] // size[0]), : max(1, layout.feat_size[1] // size[1])].flatten(1)
-        first = torch.arange(whole.shape[1], device=whole.device) == 0
-        whole = whole | (first & ~whole.any(1, keepdim=True))
-        mask = torch.cat([mask[:, :P], whole], dim=1)
-    return dot_product_attention(q, k, v, None if mask is None else mask[:, None, None], dropout_p, fused)
+def missing(feat_size: tuple[int, int], window: tuple[int, int]) -> tuple[int, ...]:
+    """Return the padding of a map that is smaller than one window to it; empty for other maps."""
+    right, below = max(0, window[1] - feat_size[1]), max(0, window[0] - feat_size[0])
+    return (0, right, 0, below) if right or below else ()
 
 
 class SpatialReductionAttention(Attention):
@@ -113,16 +67,34 @@ class SpatialReductionAttention(Attention):
         """Map tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""
         if self.sr is None or self.norm is None:
             return x
-        grid = tokens_on_map(x, layout)
+        P = layout.num_prefix_tokens
+        maps = x[:, P:].mT.unflatten(2, layout.feat_size)
         if self.linear:
-            reduced = F.gelu(self.norm(reduce_by_pooling(grid, self.sr, layout.feat_size)))
-        else:
-            reduced = self.norm(reduce_by_conv(grid, self.sr, self.window, layout.feat_size))
-        return behind_prefix(reduced, x, layout)
+            # A smaller map is spread over the grid, as published.
+            maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
+        elif padding := missing(layout.feat_size, self.window):
+            maps = F.pad(maps, padding)
+        reduced = self.norm(self.sr(maps).flatten(2).mT)
+        reduced = F.gelu(reduced) if self.linear else reduced
+        return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Mix keys and values `[B, heads, P + M, C / heads]` by queries `[B, heads, P + N, C / heads]`."""
-        return reduced_attention(q, k, v, layout, self.window, self.dropout_p, self.fused_attn)
+        """Mix keys and values `[B, heads, P + M, C / heads]` by queries `[B, heads, P + N, C / heads]`.
+
+        Windows with a masked token are left out; where all would be, the first one, padded with zeros, stays.
+        """
+        mask = layout.mask
+        if mask is not None and self.sr is not None:
+            P, (height, width) = layout.num_prefix_tokens, self.window
+            maps = mask[:, P:].unflatten(1, layout.feat_size)
+            maps = F.pad(maps, missing(layout.feat_size, self.window) or (0, 0))
+            # Padding is on the right and below: a window counts if its last token does.
+            whole = maps[:, height - 1 :: height, width - 1 :: width].flatten(1)
+            first = torch.arange(whole.shape[1], device=whole.device) == 0
+            mask = torch.cat([mask[:, :P], whole | (first & ~whole.any(1, keepdim=True))], dim=1)
+        return dot_product_attention(
+            q, k, v, None if mask is None else mask[:, None, None], self.dropout_p, self.fused_attn
+        )
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q = self.queries(split_heads(self.q(x), self.num_heads), rotate)

@@ -25,7 +25,7 @@ from attention_cases import (
 )
 from torch import Tensor
 
-from soft_vit.layers import ATTENTIONS, Attention
+from soft_vit.layers import ATTENTIONS
 
 # Float64 on both sides; an inverse of a kernel with a ridge of 0.01 enlarges roundings by at most 1e2.
 TOLERANCE = 1e-10
@@ -44,52 +44,58 @@ NO_MASK = [
 ]
 
 
-def check_mask(attn: Attention, feat_size: tuple[int, ...], mask: Tensor, shorter: list[tuple[int, ...]]) -> None:
-    """Results and gradients of the tokens that count are those of these tokens alone, on the maps `shorter`."""
-    prefix = mask.shape[1] - torch.Size(feat_size).numel()
-    x = tokens(*mask.shape).requires_grad_()
-    weight = torch.randn(x.shape, dtype=x.dtype)
-    y = attn(x, feat_size, prefix, mask)
-    assert y.isfinite().all()
-    (grad,) = torch.autograd.grad((y * weight)[mask].sum(), x)
-    assert not grad[~mask].any()
-    for image, size in enumerate(shorter):
-        keep = mask[image]
-        alone = x.detach()[image : image + 1, keep].requires_grad_()
-        expected = attn(alone, size, int(keep[:prefix].sum()))
-        (expected_grad,) = torch.autograd.grad((expected * weight[image, keep]).sum(), alone)
-        assert relative_error(y[image, keep], expected[0]) <= TOLERANCE
-        assert relative_error(grad[image, keep], expected_grad[0]) <= TOLERANCE
-
-
 def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[int, ...]]]:
     """A map, a mask of its tokens, and the maps of the tokens that are left."""
-    if use == "rows":
-        mask = torch.ones(2, prefix + 7 * 5, dtype=torch.bool)
-        mask[1, prefix + 4 * 5 :] = False
-        mask[1, : prefix // 2] = False
-        return (7, 5), mask, [(7, 5), (4, 5)]
-    mask = torch.ones(3, prefix + 23, dtype=torch.bool)
-    mask[2, : prefix // 2] = False
-    if use == "any":
+    if use == "maps":
+        mask = torch.ones(3, prefix + 7 * 5, dtype=torch.bool)
+        maps = mask[:, prefix:].view(3, 7, 5)
+        maps[1:, 4:] = False
+        maps[2, :, 3:] = False
+        feat_size, shorter = (7, 5), [(7, 5), (4, 5), (4, 3)]
+    else:
+        mask = torch.ones(5, prefix + 23, dtype=torch.bool)
         mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
         mask[2, prefix::3] = False
-        return (23,), mask, [(23,), (20,), (15,)]
-    mask[1, prefix + 16 :] = False
-    mask[2, prefix + 5 :] = False
-    return (23,), mask, [(23,), (16,), (5,)]
+        mask[3, prefix : prefix + 7] = False
+        mask[4, prefix + 5 :] = False
+        feat_size, shorter = (23,), [(23,), (20,), (15,), (16,), (5,)]
+    mask[2, : prefix // 2] = False
+    return feat_size, mask, shorter
 
 
-@pytest.mark.parametrize(
-    ("use", "case"), [(use, case) for use in ("any", "trailing", "rows") for case in using(use)], ids=str
-)
+@pytest.mark.parametrize(("use", "case"), [(use, case) for use in ("masks", "maps") for case in using(use)], ids=str)
 def test_tokens_may_be_masked(use: str, case: Case) -> None:
+    """Results and gradients of the tokens that count are those of these tokens alone, whatever the others are."""
     for prefix in (0, 2):
         feat_size, mask, shorter = masks(use, prefix)
-        check_mask(make(case, feat_size), feat_size, mask, shorter)
+        attn, x = make(case, feat_size), tokens(*mask.shape)
+        x[~mask] = torch.tensor([float("nan"), float("inf")]).repeat(DIM // 2).to(x.dtype)
+        x.requires_grad_()
+        weight = torch.randn(x.shape, dtype=x.dtype)
+        y = attn(x, feat_size, prefix, mask)
+        assert y.isfinite().all()
+        grad, *grads = torch.autograd.grad((y * weight)[mask].sum(), [x, *attn.parameters()])
+        assert not grad[~mask].any()
+        assert all(value.isfinite().all() for value in grads)
+        for image, size in enumerate(shorter):
+            keep = mask[image]
+            alone = x.detach()[image : image + 1, keep].requires_grad_()
+            expected = attn(alone, size, int(keep[:prefix].sum()))
+            (expected_grad,) = torch.autograd.grad((expected * weight[image, keep]).sum(), alone)
+            assert relative_error(y[image, keep], expected[0]) <= TOLERANCE, image
+            assert relative_error(grad[image, keep], expected_grad[0]) <= TOLERANCE, image
 
 
-@every(using("any") + using("trailing"))
+def test_tokens_beyond_padding_of_a_map_are_refused() -> None:
+    for row in using("maps"):
+        for hole in ((0, 0), (3, 2), (6, 3)):
+            mask = torch.ones(1, 7, 5, dtype=torch.bool)
+            mask[0, hole[0], hole[1]] = False
+            with pytest.raises(ValueError, match="key_padding_mask"):
+                make(row, (7, 5))(tokens(1, 35), (7, 5), 0, mask.flatten(1))
+
+
+@every(using("masks"))
 def test_prefix_tokens_alone_may_count(case: Case) -> None:
     attn, x = make(case, (9,)), tokens(2, 11).requires_grad_()
     mask = torch.ones(2, 11, dtype=torch.bool)
@@ -107,7 +113,7 @@ def test_prefix_tokens_alone_may_count(case: Case) -> None:
 
 def test_every_attention_takes_a_mask_or_names_the_reason() -> None:
     refusing = {case.kind for case, *_ in NO_MASK}
-    assert {case.kind for case in using("any") + using("trailing")} | refusing == ATTENTIONS.keys()
+    assert {case.kind for case in using("masks")} | refusing == ATTENTIONS.keys()
     for refused, feat_size, reason in NO_MASK:
         with pytest.raises(ValueError, match=reason):
             make(refused, feat_size)(tokens(1, 20), feat_size, 0, torch.ones(1, 20, dtype=torch.bool))
@@ -198,4 +204,4 @@ def test_what_does_not_fit_is_named() -> None:
 
 def test_a_mask_without_a_window_is_refused() -> None:
     with pytest.raises(ValueError, match="2 tokens"):
-        make(case("soft"), (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] % 2 == 0)
+        make(case("soft"), (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] == 0)
