@@ -5,15 +5,16 @@
 
 import csv
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from soft_vit.layers.attention import ATTENTIONS
 
 SHIPPED = Path(__file__).with_name("atlas-fp32-pt2150-cpu-epyc.csv")
-HEAD_DIM = 32
+HEAD_DIM = "32"
 
 SOME_TOKENS = ("local", "atrous", "sparse", "longformer", "bigbird", "reformer")
 """Attention types in which a token sees only some of the others."""
@@ -44,23 +45,12 @@ class Choice(NamedTuple):
     source: str
 
 
-class Measurement(NamedTuple):
-    """Median time and peak memory of one layer; None where it was not measured."""
-
-    kind: str
-    mode: str
-    head_dim: int
-    tokens: int
-    seconds: float | None
-    megabytes: float | None
-
-
 class Measurements(NamedTuple):
-    """The rows of a table, and where and when they were measured."""
+    """A table: the machine, the date, and (seconds, megabytes) of a type in a mode at a number of tokens."""
 
     machine: str
     date: str
-    rows: Sequence[Measurement]
+    figures: Mapping[tuple[str, str, int], tuple[float, float]]
 
 
 def choose_attention(
@@ -82,27 +72,25 @@ def choose_attention(
     """
     table = shipped_table()
     mode = "training" if training else "inference"
-    wanted = MIXES_ALL if kinds is None else kinds
-    if not wanted:
-        raise ValueError("kinds must hold at least one name of soft_vit.layers.ATTENTIONS, got none.")
-    rows = [row for row in table.rows if (row.mode, row.head_dim) == (mode, HEAD_DIM) and row.kind in wanted]
-    if unknown := sorted(set(kinds or ()) - {row.kind for row in rows}):
+    if isinstance(kinds, str) or (kinds is not None and not kinds):
+        raise ValueError(f"kinds must be a list of names of soft_vit.layers.ATTENTIONS, got {kinds!r}.")
+    wanted = set(MIXES_ALL if kinds is None else kinds)
+    figures = {(kind, tokens): both for (kind, of, tokens), both in table.figures.items() if of == mode}
+    if unknown := sorted(wanted - {kind for kind, _ in figures} if kinds else ()):
         raise ValueError(f"kinds must be names of soft_vit.layers.ATTENTIONS, got {unknown}.")
-    measured = sorted({row.tokens for row in rows})
-    if not measured[0] <= num_tokens <= measured[-1]:
-        raise ValueError(f"num_tokens must be from {measured[0]} to {measured[-1]}, got {num_tokens}.")
+    measured = sorted({tokens for _, tokens in figures})
+    if not isinstance(num_tokens, Real) or not measured[0] <= num_tokens <= measured[-1]:
+        raise ValueError(f"num_tokens must be a number from {measured[0]} to {measured[-1]}, got {num_tokens}.")
     # The number itself, or its neighbours.
     index = sum(tokens < num_tokens for tokens in measured)
     around = measured[index : index + 1] if num_tokens in measured else measured[index - 1 : index + 1]
     source = f"measured at N = {' and '.join(map(str, around))}, {table.date}, {table.machine}"
     found = []
-    for kind in {row.kind for row in rows}:
-        own = sorted((row for row in rows if row.kind == kind and row.tokens in around), key=lambda row: row.tokens)
-        seconds = [(row.tokens, row.seconds) for row in own if row.seconds]
-        megabytes = [(row.tokens, row.megabytes) for row in own if row.megabytes]
-        if len(seconds) == len(megabytes) == len(around):
-            figures = interpolate(seconds, num_tokens), interpolate(megabytes, num_tokens)
-            found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *figures, source))
+    for kind in wanted:
+        if all((kind, tokens) in figures for tokens in around):
+            pairs = zip(*(figures[kind, tokens] for tokens in around), strict=True)
+            both = (interpolate(list(zip(around, values, strict=True)), num_tokens) for values in pairs)
+            found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *both, source))
     if not found:
         raise ValueError(f"kinds must hold a type measured at {num_tokens} tokens, got {sorted(wanted)}.")
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
@@ -131,18 +119,13 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
 
 @cache
 def shipped_table() -> Measurements:
-    """Read the shipped table; `# name: value` lines precede its columns."""
+    """Read the shipped table; `# name: value` lines precede its columns, and what was not measured is empty."""
     lines = SHIPPED.read_text(encoding="utf-8").splitlines()
     head = dict(line[2:].split(": ", 1) for line in lines if line.startswith("#"))
-    rows = [
-        Measurement(
-            row["kind"],
-            row["mode"],
-            int(row["head_dim"]),
-            int(row["tokens"]),
-            float(row["seconds"]) if row["seconds"] else None,
-            float(row["megabytes"]) if row["megabytes"] else None,
-        )
-        for row in csv.DictReader(line for line in lines if not line.startswith("#"))
-    ]
-    return Measurements(head["machine"], head["date"], rows)
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    figures = {
+        (row["kind"], row["mode"], int(row["tokens"])): (float(row["seconds"]), float(row["megabytes"]))
+        for row in rows
+        if row["head_dim"] == HEAD_DIM and row["seconds"] and row["megabytes"]
+    }
+    return Measurements(head["machine"], head["date"], figures)

@@ -5,27 +5,19 @@ import timm
 
 import soft_vit
 from soft_vit.layers import choice
-from soft_vit.layers.choice import Measurement, Measurements
-
-
-def row(
-    kind: str, tokens: int, seconds: float | None, megabytes: float, mode: str = "inference", dim: int = 32
-) -> Measurement:
-    return Measurement(kind, mode, dim, tokens, seconds, megabytes)
-
+from soft_vit.layers.choice import Measurements
 
 # softmax takes N^2, linear 500 N; hydra is fast and large. none and local do not mix all tokens.
-ROWS = [row("softmax", n, n * n * 1e-6, n / 100) for n in (100, 400, 1600)]
-ROWS += [row("linear", n, n * 5e-4, n / 50) for n in (100, 400, 1600)]
-ROWS += [row("hydra", n, n * 1e-4, n) for n in (100, 400)] + [row("hydra", 1600, None, 1600)]
-ROWS += [row(kind, n, 1e-9, 1e-9) for kind in ("none", "local") for n in (100, 400, 1600)]
-ROWS += [row("sima", n, 1e-9, 1e-9, dim=64) for n in (100, 400, 1600)]
-ROWS += [row("mala", n, n, 1, mode="training") for n in (100, 400, 1600)]
+FIGURES = {("softmax", "inference", n): (n * n * 1e-6, n / 100) for n in (100, 400, 1600)}
+FIGURES |= {("linear", "inference", n): (n * 5e-4, n / 50) for n in (100, 400, 1600)}
+FIGURES |= {("hydra", "inference", n): (n * 1e-4, n) for n in (100, 400)}
+FIGURES |= {(kind, "inference", n): (1e-9, 1e-9) for kind in ("none", "local") for n in (100, 400, 1600)}
+FIGURES |= {("mala", "training", n): (n, 1) for n in (100, 400, 1600)}
 
 
 @pytest.fixture
 def table(monkeypatch):
-    monkeypatch.setattr(choice, "shipped_table", lambda: Measurements("a machine", "2026-11-23", ROWS))
+    monkeypatch.setattr(choice, "shipped_table", lambda: Measurements("a machine", "2026-11-23", FIGURES))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +51,8 @@ def test_fastest_that_fits(table, num_tokens, options, kind, seconds, megabytes,
         (1601, {}, "1601"),
         (400, {"kinds": ["linear", "sofd"]}, "sofd"),
         (400, {"kinds": []}, "kinds"),
+        (400, {"kinds": "softmax"}, "'softmax'"),
+        ((20, 20), {}, r"number.*\(20, 20\)"),
         (1600, {"kinds": ["hydra"]}, "hydra"),
         (400, {"memory": 3.9}, "at least 4 MB.*softmax.*3.9"),
     ],
@@ -76,7 +70,7 @@ def test_power_laws_between_points_go_on_beyond_the_ends(x, y):
 
 
 def test_shipped_table_answers_for_every_size():
-    tokens = sorted({row.tokens for row in choice.shipped_table().rows})
+    tokens = sorted({tokens for *_, tokens in choice.shipped_table().figures})
     for training in (False, True):
         few, many = (soft_vit.choose_attention(n, training=training) for n in (tokens[0], tokens[-1]))
         assert few.seconds < many.seconds
