@@ -3,13 +3,14 @@
 Letters: B batch, H heads, N tokens, D channels of a head, S codes of a head.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
@@ -49,64 +50,6 @@ def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layo
         return (scores.softmax(-1) @ mean_value).to(dtype)
 
 
-class Codes(NamedTuple):
-    """Code vectors, and the moving averages over keys that give them; training changes all three in place."""
-
-    codebook: Tensor
-    """`[H, S, D]`."""
-    key_count: Tensor
-    """The number of keys that each code is nearest to, `[H, S]`."""
-    key_sum: Tensor
-    """The sum of those keys, `[H, S, D]`."""
-
-
-@torch.no_grad()
-def refresh(codes: Codes) -> None:
-    """Set the codes to the averages of the keys observed so far."""
-    mean = codes.key_sum / codes.key_count.clamp(min=MIN_KEYS)[..., None]
-    codes.codebook.copy_(torch.where(codes.key_count[..., None] > 0, mean, codes.codebook))
-
-
-@torch.no_grad()
-def observe(codes: Codes, k: Tensor, layout: Layout, decay: float, repeated: bool = False) -> None:
-    """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
-
-    decay: of the averages. repeated: they have been added before; still draw random numbers, so that a later
-    dropout draws the same as before.
-    """
-    k = k.to(codes.codebook.dtype)
-    keys = k.transpose(1, 2).flatten(0, 1) if layout.mask is None else k.transpose(1, 2)[layout.mask]
-    indices = torch.randint(keys.shape[0], (codes.codebook.shape[1],), device=k.device)
-    if repeated:
-        return
-    with full_precision(k):
-        chosen = nearest_codes(k, codes.codebook, layout)
-        count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
-    fresh = keys[indices].transpose(0, 1).contiguous()
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(count)
-        dist.all_reduce(total)
-        dist.broadcast(fresh, src=0)
-    codes.key_count.lerp_(count, 1 - decay)
-    codes.key_sum.lerp_(total, 1 - decay)
-    lost = codes.key_count < MIN_KEYS
-    codes.key_count.copy_(torch.where(lost, 1.0, codes.key_count))
-    codes.key_sum.copy_(torch.where(lost[..., None], fresh, codes.key_sum))
-
-
-def learning_vq_attention(q: Tensor, k: Tensor, v: Tensor, codes: Codes, layout: Layout, decay: float) -> Tensor:
-    """Attend to the codes of earlier calls, then update the codes by the keys."""
-    # The recomputation of gradient checkpointing must use the same codes, and not count keys twice.
-    learns, repeated = k.shape[0] > 0, in_backward()
-    if learns and not repeated:
-        refresh(codes)
-    # A copy: backward needs the codes as they are now.
-    x = vq_attention(q, k, v, codes.codebook.clone()[None], layout)
-    if learns:
-        observe(codes, k, layout, decay, repeated)
-    return x
-
-
 class VQAttention(SelfAttention):
     """`softmax(Q K^^T / sqrt(d)) V` where K^ has, for each key, the nearest of num_codes code vectors; linear in N.
 
@@ -123,28 +66,21 @@ class VQAttention(SelfAttention):
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor
+    drawn: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        num_codes: int = 64,
-        decay: float = 0.99,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
-        if num_codes < 1 or not 0 <= decay < 1:
-            raise ValueError(
-                f"num_codes must be at least 1 and decay from 0 to below 1, got num_codes={num_codes}, decay={decay}."
-            )
+    def __init__(self, dim: int, num_heads: int, *, num_codes: int = 64, decay: float = 0.99, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be from 0 to below 1, got decay={decay}.")
         self.decay = decay
-        self.register_buffer("codebook", torch.empty(num_heads, num_codes, self.head_dim, **dd))
-        self.register_buffer("key_count", torch.empty(num_heads, num_codes, **dd))
-        self.register_buffer("key_sum", torch.empty(num_heads, num_codes, self.head_dim, **dd))
+        shape, dd = (num_heads, at_least("num_codes", num_codes)), get_device_dtype(self)
+        self.register_buffer("codebook", torch.empty(*shape, self.head_dim, **dd))
+        # Moving averages over keys: how many each code is nearest to, and their sum.
+        self.register_buffer("key_count", torch.empty(shape, **dd))
+        self.register_buffer("key_sum", torch.empty(*shape, self.head_dim, **dd))
+        # Random indices of the last compiled step.
+        drawn = torch.full((num_codes,), -1, device=dd["device"])
+        self.register_buffer("drawn", drawn, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -153,12 +89,50 @@ class VQAttention(SelfAttention):
         torch.nn.init.zeros_(self.key_count)
         torch.nn.init.zeros_(self.key_sum)
 
-    @property
-    def codes(self) -> Codes:
-        """Return the buffers."""
-        return Codes(self.codebook, self.key_count, self.key_sum)
-
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        if self.training:
-            return learning_vq_attention(q, k, v, self.codes, layout, self.decay)
-        return vq_attention(q, k, v, self.codebook[None], layout)
+        if not self.training or not k.shape[0]:
+            return vq_attention(q, k, v, self.codebook[None], layout)
+        observed = k.detach().to(self.codebook.dtype)
+        of_tokens = observed.transpose(1, 2)
+        keys = of_tokens.flatten(0, 1) if layout.mask is None else of_tokens[layout.mask]
+        indices = torch.randint(len(keys), self.drawn.shape, device=k.device)
+        self.refresh(indices)
+        # A copy: backward needs the codes as they are now.
+        x = vq_attention(q, k, v, self.codebook.clone()[None], layout)
+        if not in_backward():
+            self.observe(observed, keys[indices].transpose(0, 1).contiguous(), layout)
+        return x
+
+    @torch.no_grad()
+    def refresh(self, indices: Tensor) -> None:
+        """Set the codes to the averages of the keys observed so far.
+
+        The recomputation of gradient checkpointing uses the codes as they are: it runs in a backward, or, where that is
+        compiled, draws the same indices as the step before.
+        """
+        repeated = torch.full((), in_backward(), device=indices.device)
+        if torch.compiler.is_compiling():
+            repeated = (indices == self.drawn).all()
+            self.drawn.copy_(indices)
+        mean = self.key_sum / self.key_count.clamp(min=MIN_KEYS)[..., None]
+        changed = (self.key_count > 0) & ~repeated
+        self.codebook.copy_(torch.where(changed[..., None], mean, self.codebook))
+
+    @torch.no_grad()
+    def observe(self, k: Tensor, fresh: Tensor, layout: Layout) -> None:
+        """Add the keys k `[B, H, N, D]`, of all processes, to the averages for the codes that they are nearest to.
+
+        fresh: `[H, S, D]`, the keys that codes without any are reset to.
+        """
+        with full_precision(k):
+            chosen = nearest_codes(k, self.codebook, layout)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(count)
+            dist.all_reduce(total)
+            dist.broadcast(fresh, src=0)
+        self.key_count.lerp_(count, 1 - self.decay)
+        self.key_sum.lerp_(total, 1 - self.decay)
+        lost = self.key_count < MIN_KEYS
+        self.key_count.copy_(torch.where(lost, 1.0, self.key_count))
+        self.key_sum.copy_(torch.where(lost[..., None], fresh, self.key_sum))

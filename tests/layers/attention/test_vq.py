@@ -1,6 +1,7 @@
 """Transformer-VQ against dense attention to its quantised keys, and how its codes follow the keys."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.attention import VQAttention
-from soft_vit.layers.attention.vq import observe
 from soft_vit.ops.layout import Layout
 
 DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
@@ -106,7 +106,7 @@ def test_autocast_leaves_the_averages_in_full_precision() -> None:
     for autocast in (False, True):
         attn, k = make().float().train(), torch.randn(2, HEADS, 35, 4, generator=torch.Generator().manual_seed(1))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            observe(attn.codes, k, Layout(GRID), attn.decay)
+            attn.observe(k, k[0, :, :CODES], Layout(GRID))
             states.append(code_state(attn))
             # A step of training, too.
             assert attn(tokens().float(), GRID).isfinite().all()
@@ -126,17 +126,21 @@ def test_one_process_of_a_group_observes_as_it_does_alone() -> None:
     assert all(map(torch.equal, code_state(alone), code_state(in_group)))
 
 
-@pytest.mark.slow
-def test_compiled_training_learns_the_same_codes() -> None:
+@pytest.mark.parametrize("checkpointed", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_compiled_training_learns_the_same_codes(checkpointed: bool) -> None:
+    """The recomputation of gradient checkpointing sees buffers that the forward has changed."""
     torch._dynamo.reset()
     results = []
     for compiled in (False, True):
         attn = make().train()
-        form = torch.compile(attn, backend="aot_eager", fullgraph=True) if compiled else attn
+        form = partial(checkpoint, attn, use_reentrant=False) if checkpointed and compiled else attn
+        form = torch.compile(form, backend="aot_eager", fullgraph=True) if compiled else form
         torch.manual_seed(1)
+        found = []
         for seed in (1, 2):
             x = tokens(seed).requires_grad_()
             y = form(x, GRID)
-        results.append([y.detach(), *torch.autograd.grad(y.square().sum(), x), *code_state(attn)])
+            found += [y.detach(), *torch.autograd.grad(y.square().sum(), x)]
+        results.append(found + code_state(attn))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
