@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from timm.layers import get_device_dtype
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
@@ -26,22 +27,14 @@ class AgentAttention(SelfAttention):
     prefix: ClassVar[str] = "as all tokens, but left out of the agents and of the convolution"
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        max_agents: int | tuple[int, int] | None = 7,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, max_agents: int | tuple[int, int] | None = 7, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_agents", max_agents, self.sequence)
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
         if self.limit is None:
             self.cost = "N^2/r^2"
-        self.dwconv = depthwise_conv(dim, 3, self.sequence, **dd)
+        self.dwconv = depthwise_conv(dim, 3, self.sequence, **get_device_dtype(self))
 
     @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

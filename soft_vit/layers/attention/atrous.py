@@ -4,16 +4,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, at_least
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention
-
-
-def check_dilation(dilation: int) -> int:
-    """Return dilation; ValueError unless it is positive."""
-    if dilation < 1:
-        raise ValueError(f"dilation must be at least 1, got dilation={dilation}.")
-    return dilation
 
 
 class AtrousAttention(ScoreAttention):
@@ -30,7 +23,7 @@ class AtrousAttention(ScoreAttention):
         self, dim: int, num_heads: int, *, sr_ratio: int = 1, dilation: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
-        self.dilation = check_dilation(sr_ratio if dilation is None else dilation)
+        self.dilation = at_least("dilation", sr_ratio if dilation is None else dilation)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return atrous_attention(q, k, v, layout, self.dilation, self.dropout_p, self.fused_attn)

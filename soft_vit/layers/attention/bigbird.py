@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, at_least
 from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
@@ -148,23 +148,10 @@ class BigBirdAttention(ScoreAttention):
     prefix: ClassVar[str] = "in the first block, which is global"
     no_mask: str = "its random blocks depend on the number of tokens"
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        block_size: int = 32,
-        num_random: int = 3,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        if block_size < 1 or num_random < 0:
-            raise ValueError(
-                f"block_size must be at least 1 and num_random at least 0, got block_size={block_size}, "
-                f"num_random={num_random}."
-            )
-        self.block_size = block_size
-        self.num_random = num_random
+        self.block_size = at_least("block_size", block_size)
+        self.num_random = at_least("num_random", num_random, 0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return bigbird_attention(q, k, v, self.block_size, self.num_random, self.dropout_p, self.fused_attn)

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any, ClassVar
 
+from timm.layers import get_device_dtype
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
@@ -28,12 +29,6 @@ def focused_features(x: Tensor, power: float) -> Tensor:
     return focused(at_least_float32(x).relu() + FLOOR, power)
 
 
-def scaled_features(x: Tensor, scale: Tensor) -> Tensor:
-    """Return `relu(x) / softplus(scale)`, focused over all channels, at least fp32; x and the result `[B, N, C]`."""
-    with full_precision(x):
-        return focused(unscaled(at_least_float32(x).relu() + FLOOR, scale), 3.0)
-
-
 class FocusedAttention(SelfAttention):
     """`phi(Q) (phi(K)^T V) / (phi(Q) (phi(K)^T 1)) + conv(V)` with focused features phi.
 
@@ -51,22 +46,12 @@ class FocusedAttention(SelfAttention):
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        power: float = 3.0,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, power: float = 3.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
         if power <= 0:
             raise ValueError(f"power must be positive, got power={power}.")
         self.power = power
-        self.dwconv = depthwise_conv(self.head_dim, 5, self.sequence, **dd)
+        self.dwconv = depthwise_conv(self.head_dim, 5, self.sequence, **get_device_dtype(self))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return linear_attention(q, k, v, layout, phi=partial(focused_features, power=self.power))
@@ -82,7 +67,8 @@ class FlattenAttention(PositionalKeyAttention):
     """
 
     def features(self, x: Tensor) -> Tensor:
-        return scaled_features(x, self.scale)
+        with full_precision(x):
+            return focused(unscaled(at_least_float32(x).relu() + FLOOR, self.scale), 3.0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend with features q, k `[B, H, N, D]`; rows are divided by their sum plus 1e-6 for each token."""

@@ -30,14 +30,6 @@ def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
     return map_tokens(product, (x, gate))
 
 
-def rotary_softmax_attention(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout_p: float = 0.0, fused: bool = True
-) -> Tensor:
-    """Attend by a softmax of q and k rotated by position; q, k, v and the result `[B, H, P + N, D]`."""
-    q, k = (part.to(v.dtype) for part in rotate_by_position(layout, q, k, end_point=True))
-    return softmax_attention(q, k, v, layout, dropout_p, fused)
-
-
 class GatedRotaryAttention(Attention):
     """`proj((attend(q, k, v) + conv(v)) * o)`: one layer projects tokens to q, k, v and the gate o.
 
@@ -86,4 +78,6 @@ class GatedRotarySoftmaxAttention(GatedRotaryAttention):
     cost: str = "N^2"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return rotary_softmax_attention(q, k, v, layout, fused=self.fused_attn)
+        """Attend by a softmax of q and k rotated by position; q, k, v and the result `[B, H, P + N, D]`."""
+        q, k = (part.to(v.dtype) for part in rotate_by_position(layout, q, k, end_point=True))
+        return softmax_attention(q, k, v, layout, fused=self.fused_attn)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention, window
@@ -86,9 +87,9 @@ class InLineAttention(SelfAttention):
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
-    def __init__(self, dim: int, num_heads: int, *, device=None, dtype=None, **options: Any) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        dd = get_device_dtype(self)
         rows, columns = window(KERNEL, self.sequence)
         self.residual = nn.Sequential(
             nn.Conv1d(dim, dim, 1, groups=num_heads, **dd),

@@ -4,9 +4,10 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, at_least
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.layers.sizes import same_size
 from soft_vit.ops.layout import FeatSize, Layout, as_map
@@ -45,9 +46,7 @@ class LinformerProjection(nn.Module):
 
     def __init__(self, feat_size: tuple[int, int], proj_k: int, device=None, dtype=None) -> None:
         super().__init__()
-        if proj_k < 1:
-            raise ValueError(f"proj_k must be at least 1, got proj_k={proj_k}.")
-        shape = (1, proj_k, *feat_size)
+        shape = (1, at_least("proj_k", proj_k), *feat_size)
         self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.weight_v = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
@@ -82,20 +81,9 @@ class LinformerAttention(ScoreAttention):
     prefix: ClassVar[str] = "seen by all tokens, next to the projected ones"
     no_mask: str = "its learned projections belong to positions"
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        feat_size: FeatSize,
-        proj_k: int = 49,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
-        self.projection = LinformerProjection(as_map(feat_size), proj_k, **dd)
+    def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, proj_k: int = 49, **options: Any) -> None:
+        super().__init__(dim, num_heads, feat_size=feat_size, **options)
+        self.projection = LinformerProjection(as_map(feat_size), proj_k, **get_device_dtype(self))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         k, v = self.projection(k, v, layout)

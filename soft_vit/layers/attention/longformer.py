@@ -7,6 +7,7 @@ tokens.
 from typing import Any, ClassVar
 
 import torch
+from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
@@ -29,40 +30,6 @@ def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.de
     """Return the indices of all prefix tokens and, after them, of the map's global tokens: `[G]`."""
     P, positions = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
     return torch.cat([torch.arange(P, device=device), P + positions]) if P else positions
-
-
-def take_global_tokens(x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
-    """Return the global ones of tokens `[B, P + N, C]`: `[B, G, C]`."""
-    return x[:, global_tokens(layout, global_grid, x.device)]
-
-
-def window_and_global_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    kernel_size: int,
-    global_grid: tuple[int, int],
-    dropout_p: float = 0.0,
-    fused: bool = True,
-) -> Tensor:
-    """Attend from each token to the kernel_size x kernel_size tokens around it and the global ones.
-
-    q, k, v: `[B, H, P + N, D]`; the result is `[B, H, N, D]`. One softmax over the union: a global token in a window
-    counts once.
-    """
-    index = global_tokens(layout, global_grid, q.device)
-    is_global = (torch.arange(q.shape[2], device=q.device)[:, None] == index).any(1)[layout.num_prefix_tokens :]
-    seen = torch.cat([torch.ones_like(index, dtype=torch.bool), ~is_global])[None]
-    others = (k[:, :, index], v[:, :, index])
-    q, k, v = map(layout.grid, (q, k, v))
-    return window_attention(q, k, v, layout.feat_size, kernel_size // 2, others, seen, dropout_p, fused)
-
-
-def put_global_tokens(x: Tensor, global_x: Tensor, layout: Layout, global_grid: tuple[int, int]) -> Tensor:
-    """Return tokens `[B, H, P + N, D]`: x `[B, H, N, D]` of the map, with the global ones replaced by global_x."""
-    x = layout.pad_prefix(x)
-    return x.index_copy(2, global_tokens(layout, global_grid, x.device), global_x.to(x.dtype))
 
 
 class LongformerAttention(ScoreAttention):
@@ -89,12 +56,10 @@ class LongformerAttention(ScoreAttention):
         qkv_bias: bool = True,
         kernel_size: int = 7,
         global_grid: tuple[int, int] = (2, 2),
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **options)
+        dd = get_device_dtype(self)
         self.kernel_size = check_kernel_size(kernel_size)
         rows, columns = global_grid
         if rows < 1 or columns < 1:
@@ -118,14 +83,20 @@ class LongformerAttention(ScoreAttention):
         q_global `[B, heads, G, C / heads]`, k_global and v_global: the queries of the global tokens, and the keys and
         values that they attend to.
         """
-        pattern, how = (layout, self.kernel_size, self.global_grid), (self.dropout_p, self.fused_attn)
-        x = window_and_global_attention(q, k, v, *pattern, *how)
+        index, how = global_tokens(layout, self.global_grid, q.device), (self.dropout_p, self.fused_attn)
+        # One softmax over the tokens around one and the global ones: a global token in a window counts once.
+        is_global = (torch.arange(q.shape[2], device=q.device)[:, None] == index).any(1)[layout.num_prefix_tokens :]
+        seen = torch.cat([torch.ones_like(index, dtype=torch.bool), ~is_global])[None]
+        others = (k[:, :, index], v[:, :, index])
+        q, k, v = map(layout.grid, (q, k, v))
+        x = window_attention(q, k, v, layout.feat_size, self.kernel_size // 2, others, seen, *how)
         global_x = dot_product_attention(q_global, k_global, v_global, None, *how)
-        return put_global_tokens(x, global_x, layout, self.global_grid)
+        return layout.pad_prefix(x).index_copy(2, index, global_x.to(x.dtype))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)
-        q_global = split_heads(self.q_global(take_global_tokens(x, layout, self.global_grid)), self.num_heads)
+        x_global = x[:, global_tokens(layout, self.global_grid, x.device)]
+        q_global = split_heads(self.q_global(x_global), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)
         q, q_global, k, k_global = self.q_norm(q), self.q_norm(q_global), self.k_norm(k), self.k_norm(k_global)
         x = self.attend(q, k, v, q_global, k_global, v_global, layout)

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar, get_args
 
+from timm.layers import get_device_dtype
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, grid_limit
@@ -39,12 +40,9 @@ class NystromAttention(SelfAttention):
         inverse: PseudoInverse = "iterative",
         iters: int = 6,
         local_kernel: int | None = None,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
         self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
@@ -52,7 +50,7 @@ class NystromAttention(SelfAttention):
             self.cost = "N^2/r^2 + N^3/r^6"
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = iters
-        self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **dd)
+        self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))
 
     @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

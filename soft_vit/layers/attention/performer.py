@@ -4,9 +4,10 @@ import math
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
+from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, at_least
 from soft_vit.ops.chunked import max_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import linear_attention
@@ -103,24 +104,14 @@ class PerformerAttention(SelfAttention):
     projection: Tensor
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        num_features: int | None = None,
-        kernel: Kernel = "softmax",
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, num_features: int | None = None, kernel: Kernel = "softmax", **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
         self.kernel = check_choice("kernel", kernel, get_args(Kernel))
         if num_features is None:
             num_features = default_num_features(self.head_dim)
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got num_features={num_features}.")
-        self.register_buffer("projection", torch.empty(num_features, self.head_dim, **dd))
+        shape = at_least("num_features", num_features), self.head_dim
+        self.register_buffer("projection", torch.empty(shape, **get_device_dtype(self)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention
@@ -56,11 +57,9 @@ class PolaFormerAttention(PositionalKeyAttention):
     Keys have a learned encoding of their position, queries and keys a learned scale for each channel.
     """
 
-    def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, device=None, dtype=None, **options: Any
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, **options)
+        dd = get_device_dtype(self)
         self.g = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention, merge_heads, split_heads
@@ -37,11 +38,9 @@ class PositionalKeyAttention(SelfAttention):
     no_mask: str = "its encoding of keys belongs to positions"
     qkv: nn.Linear
 
-    def __init__(
-        self, dim: int, num_heads: int, *, feat_size: FeatSize, device=None, dtype=None, **options: Any
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, **options: Any) -> None:
+        super().__init__(dim, num_heads, feat_size=feat_size, **options)
+        dd = get_device_dtype(self)
         self.feat_size = Y, X = as_map(feat_size)
         self.positional_encoding = nn.Parameter(torch.zeros(1, Y * X, dim, **dd))
         self.scale = nn.Parameter(torch.zeros(1, 1, dim, **dd))

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -147,26 +148,11 @@ class ReformerAttention(ScoreAttention):
 
     projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        num_rounds: int = 2,
-        chunk_size: int = 64,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
-        if num_rounds < 1 or chunk_size < 2:
-            raise ValueError(
-                f"num_rounds must be at least 1 and chunk_size at least 2, got num_rounds={num_rounds}, "
-                f"chunk_size={chunk_size}."
-            )
-        self.chunk_size = chunk_size
-        self.register_buffer("rotations", torch.empty(num_rounds, self.head_dim, MAX_FACTORS * FACTOR_COLUMNS, **dd))
+    def __init__(self, dim: int, num_heads: int, *, num_rounds: int = 2, chunk_size: int = 64, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.chunk_size = at_least("chunk_size", chunk_size, 2)
+        shape = at_least("num_rounds", num_rounds), self.head_dim, MAX_FACTORS * FACTOR_COLUMNS
+        self.register_buffer("rotations", torch.empty(shape, **get_device_dtype(self)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.atrous import check_dilation
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, at_least
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import sparse_attention
@@ -40,7 +39,7 @@ class SparseAttention(ScoreAttention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
-        self.dilation = None if dilation is None else check_dilation(dilation)
+        self.dilation = None if dilation is None else at_least("dilation", dilation)
         self.no_mask = "its dilation depends on the number of tokens; set dilation, such as 4"
         if dilation is not None:
             self.no_mask = ""
