@@ -150,7 +150,7 @@ class ViTAttention(Attention):
                     f"attn_layer must be an attention without a map for a batch of many shapes, got "
                     f"{type(self).__name__}; use swap_attention."
                 )
-            mask = tokens_that_count(mask)
+            mask = tokens_that_count(mask)[:, None, None]
         mask = padding_mask(mask, is_causal, x)
         if not self.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
