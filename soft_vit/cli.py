@@ -86,16 +86,14 @@ def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) 
 
 
 def add_img_size_option(parser: argparse.ArgumentParser, default: tuple[int, int] | None = None) -> None:
-    """Add `--img-size`, one side or height and width, parsed to (height, width)."""
+    """Add `--img-size`, see `image_size`."""
     shown = "the model's own" if default is None else default[0]
     parser.add_argument(
         "--img-size",
-        type=int,
-        nargs="+",
-        action=_ImageSize,
+        type=image_size,
         default=default,
-        metavar="PIXELS",
-        help=f"side of the images, or height and width (default: {shown})",
+        metavar="SIZE",
+        help=f"side of the images, or HEIGHTxWIDTH, in pixels (default: {shown})",
     )
 
 
@@ -130,10 +128,3 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                 ) from error
 
     parser.add_argument("--cfg-options", nargs="+", action=ConfigOptions, metavar="KEY=VALUE", help="change the config")
-
-
-class _ImageSize(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Sequence[int], option: str | None = None) -> None:
-        if len(values) > 2 or min(values) < 1:
-            raise argparse.ArgumentError(self, f"must be one positive int, or height and width, got {values}.")
-        setattr(namespace, self.dest, (values[0], values[-1]))

@@ -15,7 +15,6 @@ from soft_vit.cli import (
     add_img_size_option,
     add_model_options,
     command_line,
-    image_size,
 )
 from soft_vit.weights import WeightsError
 from soft_vit.weights.files import write_atomically
@@ -115,7 +114,6 @@ def parser() -> argparse.ArgumentParser:
     add_model_options(parser, config=True)
     add_img_size_option(parser)
     add_config_options(parser)
-    parser.add_argument("--sizes", type=image_size, nargs="+")
     return parser
 
 
@@ -123,8 +121,7 @@ def parser() -> argparse.ArgumentParser:
     ("arguments", "expected"),
     [
         (["--img-size", "64"], {"img_size": (64, 64)}),
-        (["--sizes", "224", "800x1333"], {"sizes": [(224, 224), (800, 1333)]}),
-        (["--img-size", "64", "96"], {"img_size": (64, 96)}),
+        (["--img-size", "64x96"], {"img_size": (64, 96)}),
         (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"cfg_options": {"a": "/my images/b,c", "b": "red fox"}}),
         (
             ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b"],
@@ -143,9 +140,8 @@ def test_options(parser, arguments, expected):
         (["--cfg-options", "b=1", "novalue"], "novalue"),
         (["--cfg-options", "a=[1,2"], "a=[1,2"),
         (["--cfg-options", "a=[dict(b=1,c=2)]"], "a=[dict(b=1,c=2)]"),
-        (["--img-size", "1", "2", "3"], "[1, 2, 3]"),
         (["--checkpoint", "a.pth", "--no-pretrained"], "--no-pretrained"),
-        *(([f"--sizes={text}"], text) for text in ("224x0", "-8", "abc", "224x", "2x2x2", "8.5")),
+        *(([f"--img-size={text}"], text) for text in ("224x0", "-8", "abc", "224x", "2x2x2", "8.5")),
     ],
 )
 def test_wrong_options(parser, arguments, named, capsys):

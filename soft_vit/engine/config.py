@@ -41,7 +41,6 @@ from soft_vit.weights.read import Notes
 __all__ = ["datasets_in", "entries", "find_config", "model_class", "resolve", "timm_model_of", "type_name"]
 
 _SHARED = ("data_root", "image_size", "num_classes")
-_SPLITS = ("train", "val", "test")
 # The argument for the image size of each type that has one.
 _SIZED = {
     "AlbumentationsTransform": "img_size",
@@ -221,12 +220,6 @@ def _timm_model(cfg: Config) -> dict[str, Any]:
     return model if "model_name" in model else {}
 
 
-def _loaders(cfg: Config) -> Iterator[tuple[str, dict[str, Any]]]:
-    for split in _SPLITS:
-        if cfg.get(f"{split}_dataloader"):
-            yield split, cfg[f"{split}_dataloader"]
-
-
 def datasets_in(config: Any) -> Iterator[dict[str, Any]]:
     """Yield the entry of a data set, and those of data sets that it wraps."""
     if isinstance(config, dict):
@@ -236,8 +229,8 @@ def datasets_in(config: Any) -> Iterator[dict[str, Any]]:
 
 
 def _datasets_of(cfg: Config) -> Iterator[dict[str, Any]]:
-    for _, loader in _loaders(cfg):
-        yield from datasets_in(loader.get("dataset"))
+    for split in ("train", "val", "test"):
+        yield from datasets_in((cfg.get(f"{split}_dataloader") or {}).get("dataset"))
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -41,12 +41,6 @@ def test_restricted_to_classes_is_a_model_of_these_alone():
     assert metric.confusion_table.tolist() == [[pairs.count((t, p)) for p in range(6)] for t in range(6)]
 
 
-def test_an_image_of_a_class_that_is_left_out():
-    logits, _ = scores(2, 4)
-    with pytest.raises(ValueError, match="class 3"):
-        run(ClassificationMetric(class_indices=[0, 2]), logits, torch.tensor([2, 3]))
-
-
 @pytest.mark.parametrize(("images", "world_size"), [(10, 2), (2, 3), (7, 4)])
 def test_padding_is_not_counted_twice(images, world_size, monkeypatch):
     """Each process has every world_size-th image, and images from the start again to make the shares equal."""

@@ -150,13 +150,12 @@ def test_run_with_a_config(teacher_file, tmp_path):
         "model.teacher": dict(model_name="soft_pico", checkpoint=str(teacher_file), **SMALL),
         "custom_hooks": [dict(type="EMAEvalHook", momentum=0.1)],
     }
-    train(DEMO, work_dir=tmp_path, options=options)
-    result = train(DEMO, work_dir=tmp_path, options={**options, "train_cfg.max_epochs": 2}, resume="auto", amp=True)
+    result = train(DEMO, work_dir=tmp_path, options=options, amp=True)
     saved = load_checkpoint_file(result.checkpoint)
     expected = timm.create_model("soft_pico", num_classes=10, **SMALL).state_dict()
     assert saved["state_dict"].keys() == expected.keys()
     assert {name.removeprefix("module.") for name in saved["ema_state_dict"]} - {"steps"} == expected.keys()
     steps = [entry for entry in scalars(tmp_path) if "loss" in entry]
-    assert [entry["step"] for entry in steps] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in steps] == [1, 2]
     for entry in steps:
         assert entry["loss"] == pytest.approx(entry["loss_labels"] + entry["loss_teacher"], rel=1e-3)
