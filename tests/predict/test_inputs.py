@@ -4,6 +4,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
+from PIL import ExifTags, Image
 
 from soft_vit.data.images import BadImage
 from soft_vit.predict.inputs import find_inputs, free_name, printable, read_input
@@ -55,6 +56,14 @@ def test_unreadable_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(BadImage, match="not a regular file"):
         read_input(tmp_path / "pipe.jpg")
+
+
+def test_image_is_turned_as_its_exif_data_say(tmp_path):
+    upright, exif = Image.frombytes("RGB", (2, 3), bytes(range(18))), Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
+    found = read_input(tmp_path / "a.png")
+    assert (found.size, found.tobytes()) == (upright.size, upright.tobytes())
 
 
 def test_names_are_given_once_and_are_text():
