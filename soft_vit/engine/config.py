@@ -414,9 +414,9 @@ def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -
 
 
 def model_class(model: Mapping[str, Any]) -> type | None:
-    """Return the class of a config's model, of MMEngine's or MMPretrain's registry."""
-    kind = model.get("type", "")
-    return MODELS.get(kind) or MODELS.get(f"mmpretrain.{kind}")
+    """Return the class of a config's model, of MMEngine's registry or that of an OpenMMLab library."""
+    kind, scopes = model.get("type", ""), ("", "mmpretrain.", "mmdet.", "mmseg.")
+    return next((found for scope in scopes if (found := MODELS.get(scope + kind))), None)
 
 
 def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:

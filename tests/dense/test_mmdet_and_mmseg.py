@@ -8,11 +8,10 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope, init_default_scope
-from mmengine.runner import Runner
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
-from soft_vit.engine import train
+from soft_vit.engine import evaluate, train
 from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
 
@@ -134,12 +133,14 @@ def test_train_resume_test_and_predict(library, tmp_path):
     optimizer = load_checkpoint_file(result.checkpoint)["optimizer"]
     assert len(optimizer["state"]) == sum(len(group["params"]) for group in optimizer["param_groups"])
 
-    config = Config.fromfile(str(config_file))
-    config.merge_from_dict({**options, **lasting(last, key)})
-    config.load_from, config.work_dir = str(result.checkpoint), str(tmp_path / "test")
-    measured = Runner.from_cfg(config).test()
+    options |= lasting(last, key)
+    measured = evaluate(config_file, str(result.checkpoint), options=options, work_dir=tmp_path / "test")
+    with pytest.raises(ValueError, match="tta_model"):
+        evaluate(config_file, str(result.checkpoint), options=options, tta=True)
     validated = next(entry for entry in reversed(log) if metrics[0] in entry)
     for metric in metrics:
         assert measured[metric] == validated[metric] > 0
+    config = Config.fromfile(str(config_file))
+    config.merge_from_dict(options)
     predict(library, config, str(result.checkpoint), folder)
     init_default_scope("mmpretrain")
