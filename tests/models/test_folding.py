@@ -21,40 +21,32 @@ def with_statistics(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("options", [{"num_classes": 7}, {"features_only": True}], ids=["classifier", "features"])
-def test_the_same_function_without_batch_norm(options):
-    model = with_statistics(timm.create_model("soft_pico", **options)).double().eval()
+@pytest.mark.parametrize(
+    ("name", "options", "convert", "left"),
+    [
+        ("soft_pico", {}, nn.Module.train, 0),
+        ("soft_pico", {"features_only": True}, nn.Module.eval, 0),
+        ("soft_pico", {}, nn.SyncBatchNorm.convert_sync_batchnorm, 0),
+        ("soft_pico", {}, freeze_batch_norm_2d, 0),
+        # A norm that follows no convolution in a sequence is left.
+        (*SMALL["ravlt"], nn.Module.train, 1),
+        (*SMALL["h_vit3"], nn.Module.train, 1),
+    ],
+)
+def test_the_same_function_without_batch_norm(name, options, convert, left):
+    """The model stays as it was, and a folded one may be folded again."""
+    model = convert(with_statistics(timm.create_model(name, **options)).double().eval())
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    folded = fold_batch_norm(model.train())
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-    assert not folded.training
-    assert model.training
+    training = model.training
+    folded = fold_batch_norm(model)
+    assert sum("BatchNorm" in type(module).__name__ for module in folded.modules()) == left
+    assert (folded.training, model.training) == (False, training)
     x = torch.randn(2, 3, 65, 97, dtype=torch.float64)
-    torch.testing.assert_close(folded(x), model.eval()(x), rtol=1e-9, atol=1e-10)
+    result = folded(x)
+    torch.testing.assert_close(result, model.eval()(x), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(fold_batch_norm(folded)(x), result, rtol=0, atol=0)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-
-
-@pytest.mark.parametrize("convert", [nn.SyncBatchNorm.convert_sync_batchnorm, freeze_batch_norm_2d])
-def test_batch_norms_of_other_classes(convert):
-    model = convert(with_statistics(timm.create_model("soft_pico", num_classes=7)).eval()).double()
-    folded = fold_batch_norm(model)
-    assert not any("BatchNorm" in type(module).__name__ for module in folded.modules())
-    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "left"), [("soft_pico", {}, 0), (*SMALL["ravlt"], 1), (*SMALL["h_vit3"], 1)]
-)
-def test_folded_twice_is_folded_once(name, options, left):
-    """In families with layers of their own too; a norm that follows no convolution in a sequence is left."""
-    model = with_statistics(timm.create_model(name, **options)).double().eval()
-    folded = fold_batch_norm(model)
-    assert sum(isinstance(module, nn.BatchNorm2d) for module in folded.modules()) == left
-    x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
-    torch.testing.assert_close(folded(x), model(x), rtol=1e-9, atol=1e-10)
-    assert torch.equal(fold_batch_norm(folded)(x), folded(x))
 
 
 def test_nothing_to_fold():

@@ -226,16 +226,6 @@ def test_drop_path_grows_with_depth_and_released_mode_drops_elements():
     assert not isinstance(released.stages[3].blocks[0].drop_path1, torch.nn.Dropout)
 
 
-def test_random_sampling_is_fixed_in_evaluation_and_redrawn_in_training():
-    model = pico(sampling="random")
-    x = torch.randn(1, 3, 128, 128)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), model(x), rtol=0, atol=0)
-        model.train()
-        model.stages[0].patch_embed.eval()
-        assert not torch.equal(model.stages[0](x)[0], model.stages[0](x)[0])
-
-
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_every_option_of_an_attention_reaches_it_through_timm(kind):
     options = {name: value for name, value in attention_options(ATTENTIONS[kind]).items() if value is not None}

@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import family_of, images, shapes
-from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 
 from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, cut, join, linear_window, window_mask, window_shift
@@ -17,23 +16,6 @@ BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", 
 def create(family: str, **options) -> nn.Module:
     name, small = SMALL[family]
     return timm.create_model(name, **{"num_classes": 7, **small, **options}).eval()
-
-
-@pytest.mark.parametrize("shifted", [False, True])
-def test_softmax_block_equals_timms(shifted: bool) -> None:
-    """On maps that windows divide evenly; on others, timm pads without a mask."""
-    torch.manual_seed(0)
-    block = SoftmaxBlock(12, SoftmaxWindows(12, 3, window_size=3), window=3, shifted=shifted).double()
-    theirs = SwinTransformerBlock(12, (9, 12), num_heads=3, window_size=3, shift_size=int(shifted)).double()
-    for parameter in block.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    theirs.load_state_dict(block.state_dict())
-    if shifted:
-        mask = window_mask(torch.zeros((), dtype=torch.float64), (9, 12), (3, 3), 1)
-        torch.testing.assert_close(mask, theirs.attn_mask, rtol=0, atol=0)
-    x = torch.randn(2, 9, 12, 12, dtype=torch.float64)
-    expected = theirs(x).flatten(1, 2)
-    torch.testing.assert_close(block(x.flatten(1, 2), (9, 12)), expected, rtol=1e-12, atol=1e-12)
 
 
 def dense(attn: SoftmaxWindows, x: Tensor, feat_size: tuple[int, int], shift: int) -> Tensor:
