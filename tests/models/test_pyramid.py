@@ -6,6 +6,7 @@ What timm expects of all models is in zoo/test_contract.py.
 import pytest
 import timm
 import torch
+from models.zoo.families import SHALLOW
 from timm.optim import param_groups_layer_decay
 from torch import nn
 
@@ -39,7 +40,7 @@ class Wrapped(nn.Module):
 
 @every_pico
 def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(name):
-    model = create(name).eval()
+    model = create(name, **SHALLOW).eval()
     expected = model(image())
     expected.square().sum().backward()
     for n, p in model.named_parameters():
@@ -56,7 +57,8 @@ def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(name):
 
 @every_pico
 def test_init_weights_sets_all_that_comes_from_the_meta_device(name):
-    expected, model = create(name).state_dict(), create(name, device="meta").to_empty(device="cpu")
+    expected = create(name, **SHALLOW).state_dict()
+    model = create(name, device="meta", **SHALLOW).to_empty(device="cpu")
     for value in model.state_dict().values():
         value.fill_(float("nan") if value.is_floating_point() else -1)
     model.init_weights()

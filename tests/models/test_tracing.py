@@ -13,7 +13,7 @@ from soft_vit.models.pyramid import PyramidViT
 MODELS: dict[str, tuple[str, dict]] = {
     **{name: (name, SHALLOW) for name in ("soft_pico", "soft_plus_pico", "local_pyramid_pico")},
     "reversible": ("soft_pico", {"reversible": True}),
-    **SMALL,
+    **{family: row for family, row in SMALL.items() if family not in ("flatten_pvt", "flatten_swin", "mavit")},
     "performer_vit": ("performer_vit_tiny_patch16", {"depth": 1, "img_size": 64}),
     "local_vit": ("local_vit_tiny_patch16", {"depth": 1, "img_size": 64, "dynamic_img_size": True}),
 }

@@ -19,11 +19,15 @@ from soft_vit.models import PYRAMID_MODELS, checkpoint_filter_fn
 
 STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
 RELEASED = {name: family for family, row in STAGED.items() for name in row.models}
-# Sizes of pyramids differ in numbers alone, of which test_names.py has a table.
-SLOW = [name for name in PYRAMID_MODELS if not ("pico" in name or (name.startswith("soft_") and "tiny" in name))]
-MODELS = [*RELEASED, *(pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PYRAMID_MODELS)]
+# Sizes of pyramids differ in numbers alone, of which test_names.py has a table; test_pyramid.py runs every attention.
+QUICK = ("soft_pico", "soft_tiny", "soft_norm_tiny_pure", "soft_plus_pico", "linformer_pyramid_pico")
+MODELS = [*RELEASED, *(pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in PYRAMID_MODELS)]
 ROWS = {**STAGED, **PYRAMIDS}
-every_family = pytest.mark.parametrize("family", ROWS)
+# The networks of other rows with another attention, or options that another row has too.
+SLOW = ("flatten_pvt", "flatten_swin", "mavit", "fused stages")
+every_family = pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family in ROWS]
+)
 
 
 def create(family: str, **options) -> torch.nn.Module:
