@@ -19,6 +19,7 @@ ROOMS = (
     "functional",
     "weights",
     "models",
+    "hf",
     "__init__",
     "data",
     "probe",

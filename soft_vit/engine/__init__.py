@@ -4,7 +4,7 @@ Importing this package registers everything it holds, lets mmpretrain find the r
 MMEngine's checkpoint loading safe. Configs in pure Python import the classes from here.
 """
 
-# ruff: noqa: E402, F401  two settings come before the imports, which register
+# ruff: noqa: E402, F401  settings come before the imports, which register
 import os
 import warnings
 
@@ -12,6 +12,11 @@ import warnings
 # class that is not used here.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 warnings.filterwarnings("ignore", message="Fail to import ``MultiScaleDeformableAttention``")
+
+import mmpretrain.utils.dependency
+
+# mmpretrain 1.2's models of images and text are of transformers 4, and its import fails where 5 is installed.
+mmpretrain.utils.dependency.WITH_MULTIMODAL = False
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import BadImagesHook

@@ -42,10 +42,15 @@ def image_maps(patch_coord: Tensor, patch_valid: Tensor | None, num_prefix_token
     in_order = (row * width[:, None] + column == place) | ~valid
     if not (whole & in_order).all():
         raise ValueError("patch_coord must be the patches of whole images, row by row, followed by padding.")
+    return maps_of_sizes(torch.stack([height, width], dim=1), num_prefix_tokens)
+
+
+def maps_of_sizes(sizes: Tensor, num_prefix_tokens: int) -> ImageMaps:
+    """Return the maps of images of sizes (Y, X), `[B, 2]`."""
     images: dict[tuple[int, int], list[int]] = {}
-    for i, size in enumerate(zip(height.tolist(), width.tolist(), strict=True)):
-        images.setdefault(size, []).append(i)
-    groups = [(size, torch.tensor(numbers, device=patch_coord.device)) for size, numbers in images.items()]
+    for i, (height, width) in enumerate(sizes.tolist()):
+        images.setdefault((height, width), []).append(i)
+    groups = [(size, torch.tensor(numbers, device=sizes.device)) for size, numbers in images.items()]
     return ImageMaps(groups, num_prefix_tokens)
 
 

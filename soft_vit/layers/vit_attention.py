@@ -34,22 +34,20 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
     )
 
 
-def tokens_that_count(attn_mask: Tensor) -> Tensor:
-    """Return, as bool `[B, N]`, which tokens timm's additive mask `[B, 1, N, N]` or `[B, 1, 1, N]` leaves.
+def tokens_that_count(mask: Tensor) -> Tensor:
+    """Return, as bool `[B, N]`, which tokens a mask of pairs `[B, 1, N, N]` or of keys `[B, 1, 1, N]` leaves.
 
-    It is 0 where both tokens of a pair, or the key, count, and the smallest number of its dtype elsewhere. ValueError
-    for another mask of pairs.
+    mask: bool, True for pairs that count, or additive: 0 for these and the smallest number of its dtype for others. All
+    queries see the same keys, or all that count themselves and others none; ValueError for another mask.
     """
-    counts = attn_mask == 0
-    tokens = counts[:, 0].diagonal(dim1=1, dim2=2) if attn_mask.shape[2] > 1 else counts[:, 0, 0]
-    pairs = tokens[:, None, None] & (tokens[:, None, :, None] | (attn_mask.shape[2] == 1))
+    counts = mask if mask.dtype == torch.bool else mask == 0
+    tokens = counts.any(2)[:, 0]
     if not torch.compiler.is_compiling():
-        smallest = attn_mask <= torch.finfo(attn_mask.dtype).min
-        if not (counts == pairs).all() or not (counts | smallest).all():
-            raise ValueError(
-                "attn_mask must be 0 for pairs of tokens that both count and the smallest number of its dtype for "
-                "others, got another mask of pairs."
-            )
+        keys, queries = tokens[:, None, None], tokens[:, None, :, None]
+        of_pairs = mask.shape[2] == mask.shape[3] and bool((counts == keys & queries).all())
+        additive = mask.dtype == torch.bool or (counts | (mask <= torch.finfo(mask.dtype).min)).all()
+        if not additive or not (of_pairs or (counts == keys).all()):
+            raise ValueError("attn_mask must leave out padding, for all queries alike, got another mask of pairs.")
     return tokens
 
 

@@ -1,0 +1,12 @@
+"""Models for torch.hub: `torch.hub.load("PATH/OF/CLONE", "soft_tiny", source="local", pretrained=True)`."""
+
+from functools import partial
+
+import timm
+
+import soft_vit  # noqa: F401  registers its models
+
+dependencies = ["torch", "timm"]
+
+names = [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("soft_vit.")]
+globals().update({name: partial(timm.create_model, name) for name in names})

@@ -1,0 +1,298 @@
+"""Attentions in the vision models of transformers: by name, and swapped into their weights.
+
+Imports transformers 5, the extra `[hf]`.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from inspect import signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from timm.layers import to_2tuple
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function
+
+from soft_vit.functional import FUNCTIONAL_KINDS, OPERATORS, attention
+from soft_vit.layers.attention import attention_class
+from soft_vit.layers.token_map import ImageMaps, TokenMap, maps_of_sizes
+from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, tokens_that_count
+from soft_vit.models.eval_mode import eval_mode
+from soft_vit.models.swap import SwapReport, _keep_projections, _projections
+from soft_vit.ops.flops import flop_counter
+
+KEPT_ATTENTIONS = (
+    "ViTAttention",
+    "DeiTAttention",
+    "Dinov2Attention",
+    "Dinov2WithRegistersAttention",
+    "DINOv3ViTAttention",
+    "SiglipAttention",
+    "Siglip2Attention",
+    "CLIPAttention",
+)
+"""Attentions with layers q_proj, k_proj, v_proj and o_proj or out_proj, whose swap keeps them."""
+
+
+def register() -> list[str]:
+    """Let models of transformers use `soft_vit_KIND` as attn_implementation, and return these names.
+
+    >>> soft_vit.hf.register()
+    >>> model = AutoModel.from_pretrained("facebook/dinov2-small", attn_implementation="soft_vit_linear")
+
+    Kinds are those of `soft_vit.attention`, with their default options; tokens are a sequence. Attention in pooling
+    heads (`nn.MultiheadAttention`) stays softmax. Dropout of attention weights must be 0 in training, and masks be of
+    padding; causal models raise ValueError when they run.
+    """
+    for kind in FUNCTIONAL_KINDS:
+        AttentionInterface.register(f"soft_vit_{kind}", _Attend(kind))
+        AttentionMaskInterface.register(f"soft_vit_{kind}", _padding_mask)
+    return [f"soft_vit_{kind}" for kind in FUNCTIONAL_KINDS]
+
+
+class _Attend:
+    """An attention function of transformers."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        is_causal: bool | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        if getattr(module, "is_causal", False) if is_causal is None else is_causal:
+            raise ValueError(f"attn_implementation must not be 'soft_vit_{self.kind}' for causal attention.")
+        if dropout > 0:
+            raise ValueError(f"attention dropout must be 0 for 'soft_vit_{self.kind}', got {dropout}.")
+        # Models pass the usual factor, which types without one leave out.
+        scale = scaling if OPERATORS[self.kind].scaled else None
+        y = attention(query, key, value, self.kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
+        return y.transpose(1, 2), None
+
+
+def _padding_mask(
+    batch_size: int, q_length: int, mask_function: Any = None, attention_mask: Tensor | None = None, **kwargs: Any
+) -> Tensor | None:
+    """Return transformers' padding mask `[B, N]` as `[B, 1, 1, N]`, the form that its pooling heads take."""
+    if mask_function not in (None, bidirectional_mask_function):
+        raise ValueError("attn_implementation must be softmax for causal attention and masks of pairs of tokens.")
+    if attention_mask is None or attention_mask.all():
+        return None
+    return attention_mask[:, None, None].bool()
+
+
+def _key_mask(mask: Tensor | None) -> Tensor | None:
+    """Return a mask of padding, `[B, N]` or one of `tokens_that_count`, as bool `[B, N]`."""
+    if mask is None:
+        return None
+    return mask.bool() if mask.ndim == 2 else tokens_that_count(mask)
+
+
+class SwappedAttention(nn.Module):
+    """An attention of this package in a layer of transformers."""
+
+    def __init__(self, attn: ViTAttention) -> None:
+        super().__init__()
+        self.attn = attn
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        token_map: TokenMap | ImageMaps | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """Mix tokens `[B, P + N, C]`; token_map: given by the model that makes tokens of images."""
+        x, mask = hidden_states, _key_mask(attention_mask)
+        mask = None if mask is None else mask[:, None, None]
+        # timm's order of sines and cosines.
+        rope = None if position_embeddings is None else torch.cat(position_embeddings[::-1], dim=-1)
+        attn: Any = self.attn
+        if token_map is None:
+            token_map = mask
+        elif isinstance(token_map, ImageMaps):
+            token_map = token_map if attn.needs_grid or attn.no_mask else mask
+        else:
+            Y, X = token_map.feat_size
+            token_map = TokenMap((Y, X), x.shape[1] - Y * X, mask)
+        return attn(x, attn_mask=token_map, rope=rope), None
+
+
+def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
+    """Replace the attention of a vision model of transformers, in place; see `soft_vit.swap_attention`.
+
+    For ViT, DeiT, DINOv2 with and without registers, DINOv3, SigLIP, SigLIP2 and CLIP's vision tower, which follow the
+    map of each image afterwards. The config notes the swap as `soft_vit`, from which `from_pretrained` repeats it.
+
+    Raises ValueError for an unknown attention, option or block, and a model of another form, which stays unchanged.
+    """
+    tower, _ = _attentions(model)
+    before, replaced = _cost(tower), _replace(model, kind, blocks, options)
+    try:
+        after = _cost(tower)
+    except Exception:
+        replaced.undo()
+        raise
+    model.config.soft_vit = {"kind": kind, "blocks": replaced.report.blocks, **options}
+    replaced.report.params_before, replaced.report.flops_before = before
+    replaced.report.params_after, replaced.report.flops_after = after
+    return replaced.report
+
+
+def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
+    """Load a model that `save_pretrained` wrote after a swap: a folder, or a repository of the hub.
+
+    kwargs: of transformers' `from_pretrained`. Raises ValueError for a config without a swap, and weights that do not
+    fit it.
+    """
+    config = transformers.AutoConfig.from_pretrained(name)
+    note = dict(getattr(config, "soft_vit", {}))
+    if not note or not config.architectures:
+        raise ValueError(f"config.json of {name} must note a swap by soft_vit; load other models by transformers.")
+    cls: Any = getattr(transformers, config.architectures[0])
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        cls.__init__(self, *args, **options)
+        _replace(self, note.pop("kind"), note.pop("blocks"), note)
+
+    swapped = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+    model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
+    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    if problems:
+        raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
+    model.__class__ = cls
+    return model
+
+
+class _Replaced(NamedTuple):
+    """What was replaced in a model."""
+
+    report: SwapReport
+    undo: Callable[[], None]
+
+
+def _replace(model: Any, kind: str, blocks: Iterable[int] | None, options: dict[str, Any]) -> _Replaced:
+    """Replace attentions, and let the model give them the map of each image."""
+    check_options(kind, options)
+    tower, layers = _attentions(model)
+    indices = list(range(len(layers))) if blocks is None else list(blocks)
+    if any(not -len(layers) <= i < len(layers) for i in indices):
+        raise ValueError(f"blocks must be from 0 to {len(layers) - 1}, got {indices}.")
+    cls = attention_class(kind)
+    if hasattr(tower.config, "num_patches") and cls.fixed_feat_size:
+        raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
+    if hasattr(tower, "rope_embeddings") and not (cls.qk_norm and cls.qk_of_each_token):
+        raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
+    report = SwapReport(kind, sorted({i % len(layers) for i in indices}))
+    replacements = {i: _replacement(layers[i][2], kind, _grid(tower.config), options) for i in report.blocks}
+    for i, (attn, kept, dropped) in replacements.items():
+        parent, name, _ = layers[i]
+        setattr(parent, name, SwappedAttention(attn))
+        place = f"{i}.{name}.attn."
+        report.kept += [place + part for part, _ in attn.named_parameters() if part in kept]
+        report.new += [place + part for part, _ in attn.named_parameters() if part not in kept]
+        report.dropped += [place + part for part in dropped]
+    hook = tower.register_forward_pre_hook(_give_map, with_kwargs=True)
+
+    def undo() -> None:
+        hook.remove()
+        for parent, name, old in layers:
+            setattr(parent, name, old)
+
+    return _Replaced(report, undo)
+
+
+def _attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]]:
+    """Return the part of a model that makes tokens of images, and its attentions: parent, name and module."""
+    for tower in model.modules():
+        # The innermost one.
+        inside = any(hasattr(part, "embeddings") for part in tower.modules() if part is not tower)
+        if not hasattr(tower, "embeddings") or inside:
+            continue
+        found = [
+            (parent, name, module)
+            for parent in tower.modules()
+            for name, module in parent.named_children()
+            if type(module).__name__ in KEPT_ATTENTIONS or isinstance(module, SwappedAttention)
+        ]
+        if found and hasattr(tower.config, "patch_size"):
+            return tower, found
+    names = ", ".join(name.removesuffix("Attention") for name in KEPT_ATTENTIONS)
+    raise ValueError(
+        f"model must be a vision model of transformers with attentions of {names}, got {type(model).__name__}."
+    )
+
+
+def _replacement(
+    old: Any, kind: str, grid: tuple[int, int], options: dict[str, Any]
+) -> tuple[ViTAttention, set[str], list[str]]:
+    """Return an attention with the weights of an old one, the names of these, and names that are dropped."""
+    old = old.attn if isinstance(old, SwappedAttention) else old
+    names = ("block_heads", "num_heads", "num_attention_heads")
+    num_heads = next(getattr(old, name) for name in names if hasattr(old, name))
+    source = _projections(old)
+    source = {name.replace("o_proj.", "proj.").replace("out_proj.", "proj."): x for name, x in source.items()}
+    weight = next(old.parameters())
+    attn = VIT_ATTENTIONS[kind](
+        weight.shape[1],
+        num_heads,
+        qkv_bias=any(name in source for name in ("q.bias", "v.bias")),
+        proj_bias="proj.bias" in source,
+        feat_size=grid,
+        device=weight.device,
+        dtype=weight.dtype,
+        **options,
+    )
+    attn.rotate_half = True
+    kept, used = _keep_projections(attn, source)
+    return attn.train(old.training), kept, sorted(source.keys() - used)
+
+
+def _grid(config: Any) -> tuple[int, int]:
+    """Return the map (Y, X) of the images that a config names."""
+    if hasattr(config, "num_patches"):
+        return (math.isqrt(config.num_patches),) * 2
+    (H, W), (h, w) = to_2tuple(config.image_size), to_2tuple(config.patch_size)
+    return H // h, W // w
+
+
+def _give_map(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Add the maps of images to the arguments of a forward, which hands them to each attention."""
+    given = signature(tower.forward).bind_partial(*args, **kwargs).arguments
+    images, P = given["pixel_values"], 0
+    if "spatial_shapes" in given:
+        token_map: Any = maps_of_sizes(given["spatial_shapes"], P)
+    else:
+        h, w = to_2tuple(tower.config.patch_size)
+        token_map = TokenMap((images.shape[-2] // h, images.shape[-1] // w), P)
+    return args, {**kwargs, "token_map": token_map}
+
+
+def _cost(tower: Any) -> tuple[int, int]:
+    """Return the number of parameters, and multiply-adds of one image of the config's size."""
+    weight, config = next(tower.parameters()), tower.config
+    (Y, X), (h, w) = _grid(config), to_2tuple(config.patch_size)
+    shape = (
+        (1, Y * X, h * w * config.num_channels)
+        if hasattr(config, "num_patches")
+        else (1, config.num_channels, Y * h, X * w)
+    )
+    inputs = {"pixel_values": weight.new_zeros(shape)}
+    if hasattr(config, "num_patches"):
+        inputs["spatial_shapes"] = torch.tensor([[Y, X]], device=weight.device)
+        inputs["pixel_attention_mask"] = torch.ones(1, Y * X, dtype=torch.bool, device=weight.device)
+    with eval_mode(tower), torch.enable_grad(), flop_counter() as counter:
+        tower(**inputs)
+    return sum(parameter.numel() for parameter in tower.parameters()), counter.get_total_flops() // 2

@@ -1,0 +1,183 @@
+"""Attentions in models of transformers: by name, and swapped into them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from attention_cases import relative_error
+from torch import Tensor, nn
+
+import soft_vit
+from soft_vit.functional import FUNCTIONAL_KINDS
+
+transformers = pytest.importorskip("transformers")
+hf = pytest.importorskip("soft_vit.hf")
+
+SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, patch_size=4)
+MAKERS: dict[str, Callable[[], Any]] = {
+    "vit": lambda: transformers.ViTModel(transformers.ViTConfig(image_size=24, intermediate_size=32, **SMALL)),
+    "deit": lambda: transformers.DeiTModel(transformers.DeiTConfig(image_size=24, intermediate_size=32, **SMALL)),
+    "dinov2": lambda: transformers.Dinov2Model(transformers.Dinov2Config(image_size=24, **SMALL)),
+    "registers": lambda: transformers.Dinov2WithRegistersModel(
+        transformers.Dinov2WithRegistersConfig(image_size=24, **SMALL)
+    ),
+    "dinov3": lambda: transformers.DINOv3ViTModel(
+        transformers.DINOv3ViTConfig(image_size=24, intermediate_size=32, **{**SMALL, "num_attention_heads": 2})
+    ),
+    "siglip": lambda: transformers.SiglipVisionModel(
+        transformers.SiglipVisionConfig(image_size=24, intermediate_size=32, **SMALL)
+    ),
+    "siglip2": lambda: transformers.Siglip2VisionModel(
+        transformers.Siglip2VisionConfig(num_patches=36, intermediate_size=32, **SMALL)
+    ),
+    "clip": lambda: transformers.CLIPVisionModel(
+        transformers.CLIPVisionConfig(image_size=24, intermediate_size=32, **SMALL)
+    ),
+}
+SIZES = [(4, 6), (3, 5), (1, 1), (5, 4)]
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(0)
+    return randomize(MAKERS[name]().double().eval())
+
+
+def randomize(model: nn.Module) -> Any:
+    """Draw weights with which attention is far from uniform."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+    return model
+
+
+def inputs(name: str) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    if name != "siglip2":
+        return {"pixel_values": torch.randn(2, 3, 24, 24, generator=generator, dtype=torch.float64)}
+    lengths = torch.tensor(SIZES).prod(1)
+    return {
+        "pixel_values": torch.randn(len(SIZES), 36, 48, generator=generator, dtype=torch.float64),
+        "pixel_attention_mask": torch.arange(36) < lengths[:, None],
+        "spatial_shapes": torch.tensor(SIZES),
+    }
+
+
+def tokens_of(model: Any, images: dict[str, Tensor]) -> Tensor:
+    """The tokens `[T, C]` of all images, without padding."""
+    y = model(**images).last_hidden_state
+    mask = images.get("pixel_attention_mask")
+    return y.flatten(0, 1) if mask is None else y[mask]
+
+
+def alone(images: dict[str, Tensor], i: int) -> dict[str, Tensor]:
+    length = int(images["pixel_attention_mask"][i].sum()) if len(images) > 1 else None
+    return {key: x[i : i + 1, :length] if key != "spatial_shapes" else x[i : i + 1] for key, x in images.items()}
+
+
+def budget(name: str) -> float:
+    """SigLIP2 resamples positions and DINOv3 computes angles in fp32, with other roundings in another call."""
+    return 1e-7 if name in ("siglip2", "dinov3") else 1e-12
+
+
+@pytest.fixture(scope="module")
+def registered() -> list[str]:
+    return hf.register()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_attention_by_name(name, registered):
+    model, images = make(name), inputs(name)
+    own = tokens_of(model, images)
+    assert registered == [f"soft_vit_{kind}" for kind in FUNCTIONAL_KINDS]
+    for kind in FUNCTIONAL_KINDS:
+        model.set_attn_implementation(f"soft_vit_{kind}")
+        found = tokens_of(model, images)
+        assert (relative_error(found, own) < 1e-12) == (kind == "softmax"), kind
+        one = torch.cat([tokens_of(model, alone(images, i)) for i in range(len(images["pixel_values"]))])
+        assert relative_error(found, one) < budget(name), kind
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("kind", ["softmax", "linear", "local", "soft", "nystrom", "bigbird"])
+def test_swap(name, kind, tmp_path):
+    model, images = make(name), inputs(name)
+    own, before = tokens_of(model, images), sum(parameter.numel() for parameter in model.parameters())
+    report = soft_vit.swap_attention(model, kind, blocks=[-1] if kind == "bigbird" else None)
+    assert report.params_before <= before
+    assert report.blocks == ([1] if kind == "bigbird" else [0, 1])
+    if kind == "softmax":
+        assert (report.new, report.dropped, report.flops_after) == ([], [], report.flops_before)
+        assert relative_error(tokens_of(model, images), own) < 1e-12
+    found = tokens_of(randomize(model), images)
+    one = torch.cat([tokens_of(model, alone(images, i)) for i in range(len(images["pixel_values"]))])
+    assert relative_error(found, one) < budget(name)
+    model.save_pretrained(tmp_path)
+    loaded = hf.from_pretrained(tmp_path, dtype=torch.float64)
+    assert type(loaded) is type(model)
+    assert relative_error(tokens_of(loaded, images), found) < budget(name)
+
+
+def test_a_swapped_model_follows_the_size_of_its_images():
+    model = make("dinov2")
+    soft_vit.swap_attention(model, "local")
+    wide = torch.randn(1, 3, 8, 32, dtype=torch.float64)
+    y, transposed = (model(pixel_values=x).last_hidden_state for x in (wide, wide.mT))
+    # Windows of both maps differ, though each has sixteen tokens.
+    assert y.shape == transposed.shape
+    model.activation_checkpointing_enable()
+    model.train()
+    (model(pixel_values=wide).last_hidden_state.sum() + model(pixel_values=wide.mT).last_hidden_state.sum()).backward()
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.activation_checkpointing_disable()
+    model.zero_grad()
+    (model(pixel_values=wide).last_hidden_state.sum() + model(pixel_values=wide.mT).last_hidden_state.sum()).backward()
+    expected = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(relative_error(a, b) < 1e-10 for a, b in zip(found, expected, strict=True))
+
+
+def test_adapters_on_a_swapped_model():
+    peft = pytest.importorskip("peft")
+    model, images = make("vit"), inputs("vit")
+    soft_vit.swap_attention(model, "linear")
+    plain = tokens_of(model, images)
+    config = peft.LoraConfig(r=2, target_modules=["qkv"], init_lora_weights=False)
+    adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
+    found = tokens_of(adapted, images)
+    assert relative_error(found, plain) > 1e-3
+    assert relative_error(tokens_of(adapted.merge_and_unload(), images), found) < 1e-10
+
+
+def test_models_of_this_package_in_transformers(tmp_path):
+    pytest.importorskip("accelerate")
+    config = transformers.TimmWrapperConfig(architecture="soft_pico", num_labels=3, model_args={"img_size": 32})
+    model = transformers.AutoModelForImageClassification.from_config(config)
+    images = [{"pixel_values": torch.randn(3, 32, 32), "labels": i % 3} for i in range(4)]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), num_train_epochs=1, per_device_train_batch_size=2, report_to=[], use_cpu=True
+    )
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=images)
+    assert trainer.train().global_step == 2
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "saved").eval()
+    x = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(loaded(x).logits, model.eval()(x).logits)
+
+
+def test_mistakes(registered, tmp_path):
+    with pytest.raises(ValueError, match="transformers"):
+        hf.swap_attention(nn.Linear(2, 2), "linear")
+    for kind, name in (("linformer", "siglip2"), ("hydra", "dinov3")):
+        with pytest.raises(ValueError, match=kind):
+            soft_vit.swap_attention(make(name), kind)
+    make("vit").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        hf.from_pretrained(tmp_path)
+    config = transformers.LlamaConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    causal = transformers.LlamaModel(config)
+    causal.set_attn_implementation("soft_vit_linear")
+    with pytest.raises(ValueError, match="causal"):
+        causal(torch.zeros(1, 3, dtype=torch.long))
