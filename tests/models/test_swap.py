@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-from timm.models.vision_transformer import ATTN_LAYERS
 from torch import Tensor, nn
 
 import soft_vit
@@ -176,7 +175,7 @@ def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, res
         model.set_input_size((side, side + model.patch_embed.patch_size[0]))
     timm.models.save_for_hf(model, tmp_path)
     # Another process has not made this layer.
-    ATTN_LAYERS.pop("soft_vit.attn_layer('performer', num_features=8)", None)
+    timm.models.vision_transformer.ATTN_LAYERS.pop("soft_vit.attn_layer('performer', num_features=8)", None)
     x = images(model).float()
     for again in range(2):
         loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
