@@ -2,7 +2,7 @@
 
 import torch
 
-from soft_vit.layers import AttentionPool, StageFusion
+from soft_vit.layers import AttentionPool
 
 # Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12
@@ -18,12 +18,3 @@ def test_equals_its_formula_source_by_source():
         shares = scores.exp() / scores.exp().sum()
         expected = sum(shares[p] * x[image, p] for p in range(4))
         assert (pool(x)[image] - expected).norm() <= TOLERANCE * expected.norm()
-
-
-def test_stage_fusion_projects_then_pools():
-    torch.manual_seed(0)
-    fusion = StageFusion((2, 3, 4), dtype=torch.float64)
-    features = [torch.randn(5, dim, dtype=torch.float64) for dim in (2, 3, 4)]
-    projected = [proj(x) for proj, x in zip(fusion.proj, features[:2], strict=True)]
-    expected = fusion.pool(torch.stack([*projected, features[2]], dim=1))
-    assert torch.equal(fusion(fusion.project(features[:2]), features[2]), expected)

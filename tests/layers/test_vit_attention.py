@@ -27,9 +27,6 @@ DIM, HEADS = 24, 3
 every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
 # A map with and without windows, random features, weights of one map, and codes that training changes.
 SOME = ("soft", "local", "performer", "linformer", "vq")
-some_kinds = pytest.mark.parametrize(
-    "kind", [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.slow) for kind in ATTENTIONS]
-)
 
 
 def create(attention: Any, **options: Any) -> VisionTransformer:
@@ -59,17 +56,6 @@ def test_in_a_plain_vit(kind: str) -> None:
     assert averaged(images()).isfinite().all()
     averaged.set_input_size(img_size=(96, 96))
     assert averaged(images(96, 96)).isfinite().all()
-
-
-@some_kinds
-def test_gradient_checkpointing(kind: str) -> None:
-    gradients = []
-    for checkpointing in (False, True):
-        model = create(attn_layer(kind), proj_drop_rate=0.5).train()
-        model.set_grad_checkpointing(checkpointing)
-        model(images()).square().sum().backward()
-        gradients.append([*(parameter.grad for parameter in model.parameters()), *model.buffers()])
-    assert all(map(torch.equal, *gradients))
 
 
 def local_vit(**options: Any) -> VisionTransformer:
@@ -129,11 +115,6 @@ def test_copies_of_a_swapped_model_follow_their_images() -> None:
     for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert type(form) is type(model)
         assert torch.equal(form(images(56, 84)), expected)
-
-
-def test_features_only() -> None:
-    model = create(attn_layer("local"), features_only=True, out_indices=(0, 1))
-    assert [feature.shape for feature in model(images())] == [(2, DIM, 4, 4)] * 2
 
 
 @pytest.mark.slow
