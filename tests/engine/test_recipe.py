@@ -16,16 +16,13 @@ import torch
 from engine.runs import CONFIGS, leaves, on_images, resolved
 from evaluated import write_tree
 from mmengine.config import Config
-from mmengine.dataset import DefaultSampler
-from mmengine.optim import build_optim_wrapper
-from mmengine.registry import HOOKS, MODELS, DefaultScope
+from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, Runner
 
-from soft_vit.engine import SafeOptimWrapper, train
+from soft_vit.engine import train
 from soft_vit.layers.attention import ATTENTIONS
 from soft_vit.models import model_name
 
-IMAGES = 1_281_167
 # Of the schedules below: fewer, because they only know epochs.
 STEPS = 31
 EPOCHS = 300
@@ -36,19 +33,6 @@ TOTAL = EPOCHS * STEPS
 @pytest.fixture(scope="module")
 def config() -> Config:
     return resolved(CONFIGS / "soft_tiny.py")
-
-
-@pytest.fixture(scope="module")
-def model(config) -> torch.nn.Module:
-    """Without memory for its weights."""
-    with DefaultScope.overwrite_default_scope("mmpretrain"), torch.device("meta"):
-        return MODELS.build({**config.model, "data_preprocessor": {"type": "mmpretrain.ClsDataPreprocessor"}})
-
-
-@pytest.fixture(scope="module")
-def optim_wrapper(config, model) -> SafeOptimWrapper:
-    with DefaultScope.overwrite_default_scope("mmpretrain"):
-        return build_optim_wrapper(model, config.optim_wrapper)
 
 
 # Steps of the optimizer before the one that has this learning rate.
@@ -66,92 +50,40 @@ def learning_rate(step: int) -> float:
 
 
 class Loop(BaseLoop):
-    def __init__(self, runner, dataloader) -> None:
+    def __init__(self) -> None:
         pass
 
     def run(self) -> None:
         pass
 
 
-@pytest.fixture(scope="module")
-def learning_rates(config, optim_wrapper) -> dict[int, list[float]]:
-    """Of every parameter group at the chosen steps, from the schedulers that a Runner makes."""
-    loop = Loop(None, None)
-    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=loop, max_epochs=EPOCHS, logger=logging)
-    schedulers = Runner._build_param_scheduler(runner, config.param_scheduler, optim_wrapper)
-    seen = {}
+def test_learning_rate(config):
+    """At the chosen steps, by the schedulers that a Runner makes."""
+    wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], config.optim_wrapper.optimizer.lr))
+    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=Loop(), max_epochs=EPOCHS, logger=logging)
+    schedulers, seen = Runner._build_param_scheduler(runner, config.param_scheduler, wrapper), {}
     with warnings.catch_warnings():
         # Of steps of the schedule without any of the optimizer.
         warnings.simplefilter("ignore")
         for step in range(TOTAL):
-            if step in CHOSEN:
-                seen[step] = [group["lr"] for group in optim_wrapper.param_groups]
+            seen[step] = wrapper.param_groups[0]["lr"]
             for scheduler in schedulers:
                 scheduler.step()
-    return seen
+    # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
+    assert [seen[step] for step in CHOSEN] == pytest.approx(list(map(learning_rate, CHOSEN)), rel=TOTAL * 2**-52)
+    assert {step: seen[step] for step in PUBLISHED} == pytest.approx(PUBLISHED, rel=1e-6)
 
 
-def test_learning_rate(learning_rates):
-    for step, groups in learning_rates.items():
-        # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
-        assert groups == pytest.approx([learning_rate(step)] * len(groups), rel=TOTAL * 2**-52), step
-    assert {step: learning_rates[step][0] for step in PUBLISHED} == pytest.approx(PUBLISHED, rel=1e-6)
-
-
-def test_epoch_has_1251_steps(config, monkeypatch):
-    """8 processes of 128, the incomplete batch left out."""
-    monkeypatch.setattr("mmengine.dataset.sampler.get_dist_info", lambda: (0, 8))
+def test_figures(config):
+    optim = config.optim_wrapper
+    assert optim.optimizer == {"type": "AdamW", "lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.05}
+    assert (optim.type, optim.constructor) == ("SafeOptimWrapper", "TimmOptimWrapperConstructor")
+    assert optim.clip_grad == {"max_norm": 1.0}
+    (average,) = config.custom_hooks
+    assert average.momentum == pytest.approx(1 - 0.99996)
+    # 1251 steps an epoch: 8 processes of 128, the incomplete batch left out.
     loader = config.train_dataloader
-    sampler = DefaultSampler(range(IMAGES), shuffle=loader.sampler.shuffle)
-    batches = torch.utils.data.DataLoader(
-        range(IMAGES), batch_size=loader.batch_size, sampler=sampler, drop_last=loader.drop_last
-    )
-    assert len(batches) == IMAGES // 1024 == 1251
-    assert config.train_cfg.max_epochs == EPOCHS
-
-
-def test_weight_decay(optim_wrapper, model):
-    """0.05 on matrices and kernels; none on biases, norms, position embeddings and the class token."""
-    decays = {
-        id(parameter): group["weight_decay"]
-        for group in optim_wrapper.optimizer.param_groups
-        for parameter in group["params"]
-    }
-    exempt = 0
-    for name, parameter in model.model.named_parameters():
-        free = name.endswith((".bias", "pos_embed", "cls_token")) or "norm" in name
-        assert decays.pop(id(parameter)) == (0.0 if free else 0.05), name
-        exempt += parameter.numel() * free
-    assert not decays
-    # Position embeddings 56 * 56 * 64 + 28 * 28 * 128 + 14 * 14 * 320 + (7 * 7 + 1) * 512, the token's 512; the rest
-    # are vectors, less than 0.5 % of 13.07 M parameters.
-    embeddings = 56 * 56 * 64 + 28 * 28 * 128 + 14 * 14 * 320 + 50 * 512 + 512
-    assert 0 < exempt - embeddings < 0.005 * 13.07e6
-
-
-def test_optimizer_and_clipping(optim_wrapper):
-    optimizer = optim_wrapper.optimizer
-    assert type(optimizer) is torch.optim.AdamW
-    assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.9, 0.999), 1e-8)
-    assert optim_wrapper.clip_grad_kwargs == {"max_norm": 1.0}
-    assert optim_wrapper.dtype is torch.float32
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 100])
-def test_average_of_weights(config, steps):
-    """A weight that is 0 after the first step and 1 after each other: its average is 1 - 0.99996^(steps - 1)."""
-    (options,) = config.custom_hooks
-    hook = HOOKS.build(options)
-    assert hook.begin_iter == hook.begin_epoch == 0
-    weight = torch.nn.Linear(1, 1, bias=False).double()
-    average = MODELS.build({**hook.ema_cfg, "model": weight})
-    for step in range(steps):
-        weight.weight.data.fill_(min(step, 1))
-        average.update_parameters(weight)
-    # The exponent in logarithms, where 1 - x is exact.
-    expected = -math.expm1((steps - 1) * math.log1p(-4e-5))
-    assert average.module.weight.item() == pytest.approx(expected, rel=1e-9, abs=1e-15)
-    assert hook.ema_cfg["momentum"] == pytest.approx(1 - 0.99996)
+    assert (config.train_cfg.max_epochs, loader.batch_size, loader.drop_last) == (EPOCHS, 1024 // 8, True)
 
 
 # name: learning rate and batch of each of 8 processes.

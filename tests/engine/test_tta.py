@@ -1,7 +1,6 @@
 """A test that sees several views of each image, against scores that are merged by hand."""
 
 import json
-from pathlib import Path
 
 import timm
 import torch
@@ -10,38 +9,10 @@ from mmengine.config import Config
 
 from soft_vit.engine import evaluate
 
-FLIPS = """
-tta_pipeline = [
-    dict(type="LoadedImage"),
-    dict(type="TestTimeAug", transforms=[
-        [dict(type="RandomFlip", prob=prob, direction="vertical") for prob in (0.0, 1.0)],
-        [dict(type="PackInputs")],
-    ]),
-]
-tta_model = dict(type="BestOfViews")
-custom_imports = dict(imports=["soft_vit.engine", "best_of_views"], allow_failed_imports=False)
-"""
-BEST = """
-from mmpretrain.models import AverageClsScoreTTA
-from soft_vit.registry import MODELS, register
 
-@register(MODELS)
-class BestOfViews(AverageClsScoreTTA):
-    def _merge_single_sample(self, views):
-        best = views[0].pred_score.maximum(views[1].pred_score)
-        return views[0].new().set_pred_score(best / best.sum())
-"""
-
-
-def views_config(folder: Path) -> Path:
-    (folder / "best_of_views.py").write_text(BEST)
-    (folder / "config.py").write_text(f"_base_ = [{str(DEMO)!r}]" + FLIPS)
-    return folder / "config.py"
-
-
-def mean_of_mirrored(model: Model) -> Model:
+def mean_of_mirrored(model: Model, axis: int = -1) -> Model:
     """Logarithms of the mean of the probabilities for an image and its mirror image."""
-    return lambda images: (sum(model(x).softmax(1) for x in (images, images.flip(-1))) / 2).log()
+    return lambda images: (sum(model(x).softmax(1) for x in (images, images.flip(axis))) / 2).log()
 
 
 def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
@@ -54,14 +25,12 @@ def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
     assert json.loads(out.read_text())["tta"] is True
 
 
-def test_views_and_merging_of_the_config(checkpoint, models, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    metrics = evaluate(views_config(tmp_path), checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS)
-
-    def best(images: torch.Tensor) -> torch.Tensor:
-        return torch.stack([models["averaged"](x).softmax(1) for x in (images, images.flip(-2))]).amax(0).log()
-
-    assert agrees(metrics, expected_on_shapes(best))
+def test_views_of_the_config(checkpoint, models, tmp_path):
+    flips = [{"type": "RandomFlip", "prob": prob, "direction": "vertical"} for prob in (0.0, 1.0)]
+    views = {"type": "TestTimeAug", "transforms": [flips, [{"type": "PackInputs"}]]}
+    own = {"tta_pipeline": [{"type": "LoadedImage"}, views], "tta_model": {"type": "AverageClsScoreTTA"}}
+    metrics = evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS | own)
+    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["averaged"], axis=-2)))
 
 
 def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
