@@ -38,43 +38,31 @@ FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "loss", "top1"),
+    ("first", "later", "loss", "top1"),
     [
         # Killed after iteration 20 before the validation, resumed from 10.
-        (FIRST, [train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
+        (FIRST, [[train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)]], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
         # Resumed from the end of the first epoch, whose validation is repeated.
-        (FIRST, [val_line(1, 11.0), train_line(15, 3.5)], [5, 4, 3.5], {1: 11}),
+        (FIRST, [[val_line(1, 11.0), train_line(15, 3.5)]], [5, 4, 3.5], {1: 11}),
         # Resumed from iteration 12, in the second epoch, before its validation.
-        (FIRST, [train_line(20, 2.5)], [5, 4, 3, 2.5], {1: 10}),
+        (FIRST, [[train_line(20, 2.5)]], [5, 4, 3, 2.5], {1: 10}),
         # Resumed from before the last validation, which no longer counts.
-        ([*FIRST, val_line(2, 20.0)], [train_line(15, 3.5)], [5, 4, 3.5], {1: 10}),
+        ([*FIRST, val_line(2, 20.0)], [[train_line(15, 3.5)]], [5, 4, 3.5], {1: 10}),
         # Started again from the beginning.
-        ([*FIRST, val_line(2, 20.0)], [train_line(5, 9.0)], [9], {}),
-        # Ended before it logged anything.
-        (FIRST, [], [5, 4, 3, 2], {1: 10}),
+        ([*FIRST, val_line(2, 20.0)], [[train_line(5, 9.0)]], [9], {}),
+        # Ended before it logged anything, and resumed after it measured something between two lines.
+        (FIRST, [[], [{"residual": 0.5, "iter": 14, "step": 14}, train_line(15, 3.2)]], [5, 4, 3.2], {1: 10}),
     ],
 )
-def test_the_later_log_counts(tmp_path, first, second, loss, top1):
+def test_the_later_log_counts(tmp_path, first, later, loss, top1):
     # Written in the wrong order; names are times.
-    write_log(tmp_path, "20260102_000000", second)
-    write_log(tmp_path, "20260101_000000", first)
+    for number, lines in reversed([*enumerate([first, *later])]):
+        write_log(tmp_path, f"2026010{number}_000000", lines)
     run = read_run(tmp_path)
     assert run["loss"][2] == loss
     assert run["loss"][1] == sorted(set(run["loss"][1]))
     _, steps, values = run.get("accuracy/top1", ("epoch", [], []))
     assert dict(zip(steps, values, strict=True)) == top1
-
-
-def test_three_starts_and_measurements_between_the_lines(tmp_path):
-    def measured(step: int) -> dict:
-        return {"newton_residual/stage1": 0.5, "epoch": (step - 1) // 10 + 1, "iter": step, "step": step}
-
-    write_log(tmp_path, "1", [train_line(5, 5.0), measured(6), train_line(10, 4.0)])
-    write_log(tmp_path, "2", [train_line(10, 4.1), train_line(15, 3.0)])
-    write_log(tmp_path, "3", [measured(14), train_line(15, 3.2)])
-    run = read_run(tmp_path)
-    assert run["loss"] == ("iteration", [5, 10, 15], [5.0, 4.1, 3.2])
-    assert run["newton_residual/stage1"][1] == [6, 14]
 
 
 def test_incomplete_line_null_and_text(tmp_path):

@@ -99,20 +99,15 @@ def test_contexts_lie_within_one_another_and_end() -> None:
         with pytest.raises(RuntimeError, match="enough"), watch_attention(attn, fail):
             attn(x, GRID)
         assert torch.equal(attn(x, GRID), expected)
-    assert (len(outer), len(inner)) == (1, 1)
-    assert torch.equal(outer[0], matrix)
+        with switched_off(attn):
+            assert not attention_matrix(attn, x, GRID).any()
+            off = attn(x, GRID)
+        assert not torch.equal(off, expected)
+    assert len(inner) == 1
+    assert torch.equal(outer[1], matrix)
     assert torch.equal(inner[0], matrix)
     assert "attend" not in vars(attn)
     assert not attn.training
-
-
-def test_the_matrix_of_an_attention_that_is_switched_off_is_zero() -> None:
-    attn, x = make(case("soft"), GRID), tokens()
-    with switched_off(attn):
-        off = attn(x, GRID)
-        assert not attention_matrix(attn, x, GRID).any()
-        assert torch.equal(attn(x, GRID), off)
-    assert attention_matrix(attn, x, GRID).any()
 
 
 def test_an_attention_without_a_matrix_is_refused() -> None:

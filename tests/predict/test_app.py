@@ -1,6 +1,7 @@
-"""Looks of models at a picture, and which files are accepted as pictures."""
+"""Looks of models at a picture, what the page shows of them, and which files are accepted as pictures."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from PIL import Image
 from soft_vit.data import ShapeImages
 from soft_vit.data.demo.shapes import COLORS
 from soft_vit.data.images import BadImage
-from soft_vit.predict import TimmPredictor
-from soft_vit.predict.app_look import Choice, available, load_choice, look, open_picture
+from soft_vit.predict import RankedClasses, TimmPredictor, app_html
+from soft_vit.predict.app_look import Choice, LayerLook, Look, available, load_choice, look, open_picture
+from soft_vit.probe.health import Probe
 from soft_vit.probe.view import attention_row
 from soft_vit.weights import ENTRIES
 
@@ -123,3 +125,56 @@ def test_other_files_are_refused_in_a_sentence(data, size, said):
 def test_a_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="attention"):
         look(TimmPredictor("test_resnet", pretrained=False), picture_of())
+
+
+def layer_of(matrix: torch.Tensor | None) -> LayerLook:
+    return LayerLook(2, 1, Probe("soft", 5e-4, 0.98), matrix)
+
+
+def made_up(*layers: LayerLook) -> Look:
+    return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (64, 96), [], list(layers), list(layers))
+
+
+def test_maps_show_each_head_and_follow_the_place():
+    look = made_up(layer_of(torch.rand(2, 5, 5)))
+    first, second = (app_html.maps_html(look, picture_of(), place) for place in ((0.1, 0.1), (0.9, 0.9)))
+    assert re.findall(r"<figcaption>([\w ]+) <small>", first) == ["mean", "head 1", "head 2"]
+    assert "Stage 2, layer 1: soft" in first
+    assert len(set(re.findall(r"src='(data:image/png;base64,[^']+)'", first + second))) == 6
+
+
+def test_an_attention_without_a_matrix_and_a_dead_one():
+    look = made_up(layer_of(None))
+    assert "not linear in its values" in app_html.maps_html(look, picture_of(), (0, 0))
+    assert "<figure" not in app_html.spectra_html(look)
+    text = app_html.shares_html(look)
+    assert "2.1 soft" in text
+    assert "0.05 % (dead), 98 %" in text
+
+
+@pytest.mark.parametrize(("matrix", "needed"), [(torch.eye(10)[None], "9 of 10"), (torch.ones(1, 10, 10), "1 of 10")])
+def test_spectra(matrix, needed):
+    text = app_html.spectra_html(made_up(layer_of(matrix)))
+    assert f"90 % in {needed}" in text
+    points = np.array([pair.split(",") for pair in re.search(r"points='([^']+)'", text)[1].split()], dtype=float)
+    expected = points[:, 0] if needed[0] == "9" else 100 * (points[:, 0] > 0)
+    np.testing.assert_allclose(100 - points[:, 1], expected, atol=0.1)
+    # A larger matrix is left to the tool.
+    text = app_html.spectra_html(made_up(layer_of(torch.zeros(1, 1025, 1))))
+    assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (Choice("soft_pico"), "Random weights"),
+        (Choice("soft_pico.shapes", True), "top-1 97.3 % on generated shapes"),
+        (Choice("soft_pico", checkpoint="<x>.pth"), "Weights of &lt;x&gt;.pth"),
+    ],
+)
+def test_summary_names_the_weights_and_escapes_text(choice, said):
+    text = app_html.summary_html(choice, made_up())
+    assert said in text
+    assert "64 x 96 pixels" in text
+    assert "&lt;b&gt;star&lt;/b&gt;" in text
+    assert "<b>" not in text
