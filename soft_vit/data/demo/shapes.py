@@ -34,15 +34,13 @@ TILES_FAMILY = 7
 class ShapeSample:
     """One drawn image.
 
-    image: uint8 `[H, W, 3]`, RGB. label: index into the scene's classes. mask: bool `[H, W]`, the visible pixels of the
-    shape, or the tile to find. box: float32 `[4]`, the tight box of the mask as (x0, y0, x1, y1) in pixels, x1
-    and y1 exclusive.
+    image: uint8 `[H, W, 3]`, RGB. label: index into the scene's classes. box: float32 `[4]`, the tight box of the
+    visible pixels of the shape, or of the tile to find, as (x0, y0, x1, y1) in pixels, x1 and y1 exclusive.
     """
 
     image: np.ndarray
     label: int
     box: np.ndarray
-    mask: np.ndarray
 
 
 def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
@@ -55,7 +53,7 @@ def draw_shape(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     cx, cy = (picture.uniform(radius, length - radius) for length in (picture.width, picture.height))
     mask, _ = picture.paint_shape(label, radius, cx, cy)
     mask &= ~picture.cross_with_lines()
-    return ShapeSample(picture.finish(), label, np.array(tight_box(mask), np.float32), mask)
+    return ShapeSample(picture.finish(), label, np.array(tight_box(mask), np.float32))
 
 
 def draw_tiles(seed: int, index: int, size: int | tuple[int, int] = 64) -> ShapeSample:
@@ -70,7 +68,7 @@ def draw_tiles(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
     left = picture.rng.permutation(len(COLORS))[:NUM_TILES]
     right = [label, *picture.rng.permutation(others)[: NUM_TILES - 1]]
     palette = np.array([*COLORS.values(), (1, 1, 1)], dtype=np.float32)
-    mask = np.zeros((picture.height, picture.width), dtype=bool)
+    boxes = []
     # The first tile is the one to find, and the cue comes last.
     for place, first, second in zip(places, [*left, left[0]], [*right, len(COLORS)], strict=True):
         row, column = divmod(int(place), CELLS)
@@ -78,9 +76,8 @@ def draw_tiles(seed: int, index: int, size: int | tuple[int, int] = 64) -> Shape
         start, stop = column * picture.width // CELLS, (column + 1) * picture.width // CELLS
         picture.fill_box((start, top, (start + stop) // 2, bottom), palette[first])
         picture.fill_box(((start + stop) // 2, top, stop, bottom), palette[second])
-        if second == label:
-            mask[top:bottom, start:stop] = True
-    return ShapeSample(picture.finish(), label, np.array(tight_box(mask), np.float32), mask)
+        boxes.append((start, top, stop, bottom))
+    return ShapeSample(picture.finish(), label, np.array(boxes[0], np.float32))
 
 
 SCENES: dict[str, tuple[Callable[..., ShapeSample], tuple[str, ...]]] = {
