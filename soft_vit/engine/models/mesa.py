@@ -55,7 +55,7 @@ class MesaClassifier(TimmProgressClassifier):
 
 @register(HOOKS)
 class MesaHook(Hook):
-    """Gives a `MesaClassifier` the averaged model of the run's `EMAEvalHook` from the share `begin` of its epochs on.
+    """Gives a `MesaClassifier` the averaged model of the run's `EMAEvalHook` from the share `begin` of its iterations on.
 
     Raises ValueError unless the run has such a hook and trains a `MesaClassifier`.
     """
@@ -63,10 +63,13 @@ class MesaHook(Hook):
     def __init__(self, begin: float = 0.25) -> None:
         self.begin = begin
 
-    def before_train_epoch(self, runner: Runner) -> None:
-        model = unwrapped(runner.model)
+    def before_train(self, runner: Runner) -> None:
         averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAEvalHook)]
-        if not isinstance(model, MesaClassifier) or not averages:
+        if not isinstance(unwrapped(runner.model), MesaClassifier) or not averages:
             raise ValueError("MesaHook needs model.type='MesaClassifier' and an EMAEvalHook in custom_hooks.")
-        begun = runner.epoch >= self.begin * runner.max_epochs
-        model.average[:] = [averages[0].module.model] if begun else []
+        self._average = averages[0].module.model
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
+        # An epoch is no measure of progress, because a run by iterations has one alone.
+        begun = runner.iter >= self.begin * runner.max_iters
+        unwrapped(runner.model).average[:] = [self._average] if begun else []
