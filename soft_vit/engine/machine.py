@@ -44,7 +44,9 @@ def fit_processes(cfg: Config, launcher: str) -> None:
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
     if wrapper["type"].endswith("MMDistributedDataParallel"):
-        wrapper["device_ids"] = None
+        # MMEngine's defaults, which it does not give to a wrapper that is set.
+        unused = cfg.get("find_unused_parameters", False)
+        wrapper = {"broadcast_buffers": False, "find_unused_parameters": unused, **wrapper, "device_ids": None}
     cfg.model_wrapper_cfg = wrapper
 
 
