@@ -4,17 +4,19 @@ import itertools
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
 
@@ -98,7 +100,8 @@ def train(
         runner = build_runner(cfg)
         for sentence in said:
             runner.logger.info(sentence)
-        runner.train()
+        with only_run_in(runner.work_dir) if is_main_process() else nullcontext():
+            runner.train()
     return _result(runner)
 
 

@@ -55,7 +55,7 @@ class MesaClassifier(TimmProgressClassifier):
 
 @register(HOOKS)
 class MesaHook(Hook):
-    """Gives a `MesaClassifier` the averaged model of the run's `EMAEvalHook` from the share `begin` of its iterations on.
+    """Gives a `MesaClassifier` the average of the run's `EMAEvalHook` from the share `begin` of its iterations on.
 
     Raises ValueError unless the run has such a hook and trains a `MesaClassifier`.
     """
