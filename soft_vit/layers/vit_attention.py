@@ -178,6 +178,7 @@ class ViTAttention(Attention):
         old = f"{prefix}q_norm.norm.", f"{prefix}k_norm.norm."
         for name in [name for name in state_dict if name.startswith(old)]:
             state_dict[name.replace("_norm.norm.", "_norm.")] = state_dict.pop(name)
+        self.resample_state(prefix, state_dict)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

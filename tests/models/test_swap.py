@@ -149,20 +149,20 @@ def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "swaps", "resized"),
     [
-        ("ViT", [("linear", {})], False),
+        ("ViT", [("polaformer", {})], False),
         (
             "ViT",
             [("soft", {"blocks": [1], "max_bottleneck": (2, 2), "sr_ratio": 1}), ("local", {"blocks": [-2]})],
             True,
         ),
         ("attn_layer", [("local", {"blocks": [0]})], False),
-        ("BEiT", [("linformer", {}), ("softmax", {})], True),
+        ("BEiT", [("linformer", {}), ("softmax", {})], False),
         ("EVA-02", [("local", {"kernel_size": 3})], True),
         ("own", [("linformer", {})], True),
     ],
 )
 def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, resized: bool, tmp_path) -> None:
-    """From timm's folder, which notes the swaps, at the size that was set; with another head, and as features."""
+    """From timm's folder, which notes the swaps, at the size that was set; as features, and at another size."""
     others = {
         "attn_layer": ("vit_tiny_patch16_224", {"attn_layer": soft_vit.attn_layer("performer", num_features=8)}),
         "own": ("linear_vit_tiny_patch16", {}),
@@ -184,6 +184,10 @@ def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, res
     other = {"num_classes": 3, "features_only": True, "out_indices": 1}
     loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, **other).eval()
     torch.testing.assert_close(loaded(x)[-1], model.forward_intermediates(x, [1], intermediates_only=True)[0])
+    side = 3 * model.patch_embed.patch_size[0]
+    loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=(side, side)).eval()
+    model.set_input_size((side, side))
+    torch.testing.assert_close(loaded(x[..., :side, :side]), model(x[..., :side, :side]))
 
 
 def test_the_note_of_a_saved_model(tmp_path) -> None:
