@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, FUNCTIONS, MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
@@ -19,7 +18,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import resolve, type_name
-from soft_vit.engine.data.views import set_view, view_of_config
+from soft_vit.engine.data.views import set_view, shown_datasets, view_of_config
 from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import cfg_of_config, model_options
 from soft_vit.engine.models.timm_model import create_timm_model
@@ -156,17 +155,17 @@ class ConfigPredictor:
             # The checkpoint has all weights.
             model["pretrained"] = False
         self.model = MODELS.build(model)
+        dataset = shown_datasets(cfg)[0]
         # The pipeline for generated images of one size does not resize.
-        if img_size is not None or "size" in cfg.test_dataloader.dataset:
+        if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
         # How its images are prepared, in timm's terms, as far as the config determines it.
         self.image_cfg = cfg_of_config(cfg)
         self.notes = self._load(content, checkpoint, img_size)
-        dataset = cfg.test_dataloader.dataset
         sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
         known = (source["classes"] for source in sources if source and source.get("classes"))
         self.names = readable_names(trained or next(known, ()))
-        self.prepare = _preparation(cfg)
+        self.prepare = _preparation(dataset)
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
         self.model.to(device).eval()
@@ -202,17 +201,16 @@ class ConfigPredictor:
         return sentences
 
 
-def _preparation(cfg: Config) -> Callable[[Image.Image], dict[str, Any]]:
-    """Return a function that turns an image into a sample as the test data set of a config does."""
-    dataset = cfg.test_dataloader.dataset
+def _preparation(dataset: dict[str, Any]) -> Callable[[Image.Image], dict[str, Any]]:
+    """Return a function that turns an image into a sample as a data set of a config does."""
     if "pipeline" not in dataset:
         # CocoImages returns whole images, which the detector resizes.
         return lambda image: {
             "inputs": pil_to_tensor(image),
             "data_samples": BaseDataElement(metainfo={"ori_shape": image.size[::-1]}),
         }
-    names = [type_name(transform) for transform in dataset.pipeline]
-    steps = zip(names, dataset.pipeline, strict=True)
+    names = [type_name(transform) for transform in dataset["pipeline"]]
+    steps = zip(names, dataset["pipeline"], strict=True)
     pipeline = Compose([transform for name, transform in steps if not name.startswith("Load")])
 
     def prepare(image: Image.Image) -> dict[str, Any]:

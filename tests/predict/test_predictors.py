@@ -149,7 +149,7 @@ def test_synsets_become_words_and_other_names_stay():
     assert readable_names(given) == ["tench, Tinca tinca", "teddy, teddy bear", "n99999999", "cat"]
 
 
-def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
+def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes, tmp_path):
     config = resolve(DEMO)
     config.test_dataloader.dataset.length = 3
     # Published weights of soft_pico do not exist, so loading them would raise.
@@ -166,6 +166,10 @@ def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes):
         assert result.names == [CLASSES[index] for index in result.indices]
     assert len(predictor([photo(100, 200), photo(33, 31)])) == 2
     assert len(ConfigPredictor(DEMO, ten_classes, img_size=96)([photo(100, 200)])) == 1
+    # The images of a wrapped data set are prepared like those of the data set itself.
+    config.test_dataloader.dataset = dict(type="ConcatDataset", datasets=[config.test_dataloader.dataset])
+    config.dump(tmp_path / "config.py")
+    assert ConfigPredictor(tmp_path / "config.py", ten_classes, topk=10)([CROSS]) == predictor([CROSS])
 
 
 def test_pipeline_that_loads_by_mmcv_gets_its_order_of_channels(ten_classes, tmp_path):

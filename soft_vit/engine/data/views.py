@@ -18,6 +18,7 @@ __all__ = [
     "crop_of",
     "set_folder",
     "set_view",
+    "shown_datasets",
     "timm_view",
     "use_tta_model",
     "use_tta_pipeline",
@@ -46,20 +47,20 @@ def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_
     return View(height, **found)
 
 
-def _test_datasets(cfg: Config) -> list[dict[str, Any]]:
+def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
     """Return the test data sets of a config that have a pipeline, also inside wrappers such as ConcatDataset."""
     return [one for one in datasets_in(cfg.test_dataloader.dataset) if not {"dataset", "datasets"} & one.keys()]
 
 
 def crop_of(cfg: Config) -> dict[str, Any]:
     """Return the arguments of `TimmEvalCrop` in a config's (first) test pipeline; {} without one."""
-    crops = (one for one in _test_datasets(cfg)[0].get("pipeline", []) if type_name(one) == "TimmEvalCrop")
+    crops = (one for one in shown_datasets(cfg)[0].get("pipeline", []) if type_name(one) == "TimmEvalCrop")
     return {key: value for key, value in next(crops, {}).items() if key != "type"}
 
 
 def view_of_config(cfg: Config, img_size: int | None = None, crop_pct: float | None = None) -> View:
     """Return the view of a config's (first) test pipeline, with another size or crop if given."""
-    found, drawn = crop_of(cfg), _test_datasets(cfg)[0].get("size")
+    found, drawn = crop_of(cfg), shown_datasets(cfg)[0].get("size")
     if isinstance(drawn, int):
         # Images drawn at that size are not cropped.
         found = {"img_size": drawn, "crop_pct": 1.0, **found}
@@ -73,7 +74,7 @@ def view_of_config(cfg: Config, img_size: int | None = None, crop_pct: float | N
 def set_view(cfg: Config, view: View) -> None:
     """Replace the view of the test images of a config, in place; transforms that load, pack or repeat images stay."""
     crop = {key: getattr(view, key) for key in ("img_size", "crop_pct", "interpolation", "crop_mode")}
-    for dataset in _test_datasets(cfg):
+    for dataset in shown_datasets(cfg):
         pipeline = dataset.get("pipeline", [])
         loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
         packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
@@ -101,7 +102,7 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     a folder that is not a class.
     """
     images = find_images(folder, "", classes=classes)
-    pipeline = _test_datasets(cfg)[0].get("pipeline", [])
+    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
         "data_root": str(folder),
@@ -136,7 +137,7 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """
     if not classifies and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
         raise ValueError(f"The config {cfg.filename} must set tta_model and tta_pipeline for --tta.")
-    for dataset in _test_datasets(cfg):
+    for dataset in shown_datasets(cfg):
         own = dataset.get("pipeline")
         if not cfg.get("tta_pipeline") and not own:
             raise ValueError(f"The config {cfg.filename} must set tta_pipeline for --tta.")
