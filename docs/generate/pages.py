@@ -13,6 +13,7 @@ from benchmarks.atlas.table import read_table
 from docs.generate.cost import cost_curves
 from docs.generate.kinds import kinds_page
 from docs.generate.masks import kinds_table
+from docs.generate.places import places_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
 from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_table
@@ -55,6 +56,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "docs/anywhere.md": kinds_table,
     "docs/claims.md": lambda: claims_table(load_entries(STUDIES / "claims.json")),
     "docs/gym/tasks.md": tasks_table,
+    "docs/use.md": places_table,
     "docs/zoo_table.md": models_table,
 }
 """Pages with a table that is generated."""
