@@ -1,6 +1,7 @@
 import pytest
 import timm
 import torch
+from models.zoo.families import SMALL
 
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation import TimmSegmentor
@@ -26,6 +27,17 @@ def test_any_timm_model_gives_a_pyramid(name, channels):
         (2, c, 224 // r, 224 // r) for c, r in zip(channels, features.reductions, strict=True)
     ]
     assert all(m.is_contiguous() for m in maps)
+
+
+@pytest.mark.parametrize("family", [family for family, (_, small) in SMALL.items() if "embed_dims" in small])
+def test_every_family_is_a_body_at_any_size(family):
+    name, small = SMALL[family]
+    features = TimmFeatures(name, **small)
+    maps = features(torch.randn(2, 3, 72, 104))
+    assert [m.shape[1] for m in maps if m.is_contiguous()] == features.channels
+    # A mean over channels would cancel behind a LayerNorm.
+    sum((m * torch.randn_like(m)).sum() for m in maps).backward()
+    assert [name for name, p in features.named_parameters() if p.grad is None] == []
 
 
 def test_maps_come_in_the_order_of_the_stages():
