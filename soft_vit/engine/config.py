@@ -23,7 +23,7 @@ from typing import Any
 
 import timm
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, DefaultScope, Registry
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -38,7 +38,7 @@ from soft_vit.registry import DATASETS
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import Notes
 
-__all__ = ["datasets_in", "entries", "find_config", "model_class", "resolve", "timm_model_of", "type_name"]
+__all__ = ["class_of", "datasets_in", "entries", "find_config", "resolve", "timm_model_of", "type_name"]
 
 _SHARED = ("data_root", "image_size", "num_classes")
 # The argument for the image size of each type that has one.
@@ -201,6 +201,12 @@ def type_name(entry: Mapping[str, Any]) -> str:
     return str(entry.get("type", "")).rpartition(".")[2]
 
 
+def class_of(entry: Mapping[str, Any], registry: Registry) -> type | None:
+    """Return the class of an entry, of a registry of MMEngine or of an OpenMMLab library; None if they lack it."""
+    kind, scopes = entry.get("type", ""), ("", "mmpretrain.", "mmdet.", "mmseg.")
+    return next((found for scope in scopes if (found := registry.get(scope + kind))), None)
+
+
 def entries(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the mapping of every entry of a config."""
     if isinstance(value, Mapping | Config):
@@ -262,7 +268,7 @@ def _takes_data_root(dataset: Mapping[str, Any]) -> bool:
     """Return whether a data set has the argument `data_root`, itself or in a base class that gets its `**kwargs`."""
     if "data_root" in dataset:
         return True
-    for cls in inspect.getmro(DATASETS.get(dataset.get("type", "")) or object):
+    for cls in inspect.getmro(class_of(dataset, DATASETS) or object):
         parameters = inspect.signature(cls.__init__).parameters
         if "data_root" in parameters or all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
             return "data_root" in parameters
@@ -413,12 +419,6 @@ def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -
 # Reading a config without a run.
 
 
-def model_class(model: Mapping[str, Any]) -> type | None:
-    """Return the class of a config's model, of MMEngine's registry or that of an OpenMMLab library."""
-    kind, scopes = model.get("type", ""), ("", "mmpretrain.", "mmdet.", "mmseg.")
-    return next((found for scope in scopes if (found := MODELS.get(scope + kind))), None)
-
-
 def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
     """Return the timm name and the arguments of the model that a config trains.
 
@@ -427,7 +427,7 @@ def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
     arguments = dict(resolve(path, tested=Notes()).get("model") or {})
     if "model_name" not in arguments:
         raise ValueError(f"The config {path} must have a model with a model_name.")
-    bases = inspect.getmro(model_class(arguments))
+    bases = inspect.getmro(class_of(arguments, MODELS))
     of_classifier = {key for base in bases for key in inspect.signature(base.__init__).parameters}
     left_out = {*of_classifier, "model_name", "pretrained", "type"}
     return arguments["model_name"], {key: value for key, value in arguments.items() if key not in left_out}

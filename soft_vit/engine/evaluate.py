@@ -11,10 +11,11 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
+from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import model_class, resolve, type_name
+from soft_vit.engine.config import class_of, resolve, type_name
 from soft_vit.engine.data.views import (
     View,
     class_names,
@@ -97,7 +98,7 @@ def evaluate(
     cfg = resolve(config, options, work_dir=work_dir, tested=notes, launcher=launcher)
     if not cfg.get("test_dataloader"):
         raise ValueError(f"The config {cfg.filename} must have a test_dataloader.")
-    classifies = issubclass(model_class(cfg.model) or BaseClassifier, BaseClassifier)
+    classifies = issubclass(class_of(cfg.model, MODELS) or BaseClassifier, BaseClassifier)
     if not classifies and any(map(bool, (named, data_root, img_size, crop_pct, per_class, confusion))):
         raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
     if tta:

@@ -248,6 +248,7 @@ train_dataloader = dict(dataset=dict(type="ConcatDataset", datasets=[
     dict(type="RepeatDataset", dataset=_tree),
     dict(type="ImageTree", data_root="/own"),
     dict(type="soft_vit.ImageTree"),
+    dict(type="CustomDataset"),
 ]))
 val_dataloader = dict(dataset=dict(type="OwnTree"))
 test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
@@ -259,9 +260,9 @@ def test_data_root_reaches_data_sets_without_one(tmp_path):
     cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))
     cfg.dump(tmp_path / "saved.py")
     for given, root in ((cfg, "/data"), (resolve(tmp_path / "saved.py", {"data_root": 2024}), "2024")):
-        first, second, third = given.train_dataloader.dataset.datasets
-        roots = [one.get("data_root") for one in (first.dataset, second, third, given.val_dataloader.dataset)]
-        assert roots == [root, "/own", root, root]
+        first, second, *others = given.train_dataloader.dataset.datasets
+        roots = [one.get("data_root") for one in (first.dataset, second, *others, given.val_dataloader.dataset)]
+        assert roots == [root, "/own", root, root, root]
         assert "data_root" not in given.test_dataloader.dataset
     with pytest.raises(ValueError, match=r"val_evaluator\.ann_file"):
         resolve(CONFIGS / "mmdet" / "mask_rcnn_soft_pico_shapes.py", {"data_root": "/data"})
