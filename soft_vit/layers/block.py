@@ -5,8 +5,8 @@ from typing import Literal
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention
-from soft_vit.layers.mlp import Mlp, apply_in_chunks, check_chunks
+from soft_vit.layers.attention.base import Attention, at_least
+from soft_vit.layers.mlp import Mlp, apply_in_chunks
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
 """Drop a block's branch for whole images (stochastic depth), or single values of it (dropout)."""
@@ -40,7 +40,7 @@ class PostNormBlock(nn.Module):
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        self.mlp_chunks = check_chunks(mlp_chunks)
+        self.mlp_chunks = at_least("mlp_chunks", mlp_chunks)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
         self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
@@ -79,7 +79,7 @@ class PreNormBlock(nn.Module):
     ) -> None:
         super().__init__()
         dd = {"device": device, "dtype": dtype}
-        self.mlp_chunks = check_chunks(mlp_chunks)
+        self.mlp_chunks = at_least("mlp_chunks", mlp_chunks)
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps, **dd)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, "stochastic_depth")

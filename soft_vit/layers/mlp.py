@@ -58,13 +58,6 @@ def is_fused(x: Tensor, layer: nn.Linear) -> bool:
     return not layer.training and can_fuse_linear(x, layer.weight)
 
 
-def check_chunks(chunks: int) -> int:
-    """Return mlp_chunks; ValueError unless it is at least 1."""
-    if chunks < 1:
-        raise ValueError(f"mlp_chunks must be at least 1, got {chunks}.")
-    return chunks
-
-
 @register_notrace_function
 def apply_in_chunks(module: nn.Module, x: Tensor, chunks: int) -> Tensor:
     """Return `module(x)`, computed for `chunks` parts of the tokens `[B, N, C]` in turn.

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, MutableMapping
-from typing import Any, ClassVar
+from operator import index
+from typing import Any, ClassVar, SupportsIndex
 
 import torch
 from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
@@ -16,9 +17,9 @@ Rotate = Callable[[Tensor], Tensor]
 
 def at_least(name: str, value: int, smallest: int = 1) -> int:
     """Return an option; ValueError unless it is an integer of at least smallest."""
-    if not isinstance(value, int) or value < smallest:
+    if not isinstance(value, SupportsIndex) or index(value) < smallest:
         raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
-    return value
+    return index(value)
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -37,7 +38,9 @@ def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = 
     if value is None:
         return None
     limit = tuple(to_2tuple(value))
-    if min(limit) < 1 or len(limit) not in ((1, 2) if sequence else (2,)):
+    if not all(isinstance(side, int) and side > 0 for side in limit) or len(limit) not in (
+        (1, 2) if sequence else (2,)
+    ):
         raise ValueError(f"{name} must be one or two positive numbers, or None, got {name}={value}.")
     return (math.prod(limit), 1) if sequence else limit
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from soft_vit.layers.attention.base import at_least
 from soft_vit.layers.attention.landmarks import run_averages, window_averages
 from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.ops.layout import FeatSize, Layout
@@ -19,12 +20,13 @@ Size = tuple[int, int]
 
 def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> Size:
     """Return the grid of num_bottleneck tokens, square on a map, a column along a sequence; ValueError if too many."""
+    at_least("num_bottleneck", num_bottleneck)
     if len(feat_size) == 1:
-        if not 1 <= num_bottleneck <= feat_size[0]:
+        if num_bottleneck > feat_size[0]:
             raise ValueError(f"num_bottleneck must be from 1 to {feat_size[0]}, got num_bottleneck={num_bottleneck}.")
         return num_bottleneck, 1
-    side = math.isqrt(max(num_bottleneck, 0))
-    if side < 1 or side * side != num_bottleneck or side > min(feat_size):
+    side = math.isqrt(num_bottleneck)
+    if side * side != num_bottleneck or side > min(feat_size):
         raise ValueError(
             f"num_bottleneck must be a square number from 1 to {min(feat_size) ** 2} on a map of {feat_size[0]} x "
             f"{feat_size[1]} tokens, got num_bottleneck={num_bottleneck}."
@@ -43,17 +45,16 @@ def conv_tokens(
 ) -> tuple[Tensor, Tensor | None]:
     """Convolve query maps `[B * H, D, Y, X]` with kernel = stride, pooled to at most `limit`: tokens `[B * H, M, D]`.
 
-    The second result, bool `[B, M]`, tells which of them exist, where some tokens of a sequence do not count; otherwise
-    None.
+    The second result, bool `[B, M]`, tells which of them exist, where some tokens of a sequence do not count, and are
+    zeros behind the others; otherwise None.
     """
     grid = reduced_grid(maps, window, limit)
     # Maps that are smaller than a window have zeros around them.
     rows, columns = (max(0, size - side) for side, size in zip(maps.shape[-2:], window, strict=True))
     tokens = conv(F.pad(maps, (0, columns, 0, rows)) if rows or columns else maps)
     if layout.grid_mask is not None:
-        count = layout.grid_mask.shape[1] // window[0]
-        whole = layout.grid_mask[:, : count * window[0]].unflatten(1, (count, window[0])).all(2)
-        require_window(whole.any(1), window[0])
+        end = window[0] * torch.arange(1, tokens.shape[2] + 1, device=tokens.device)
+        whole = end <= layout.grid_mask.sum(1, keepdim=True).clamp(min=window[0])
         return masked_averages(tokens, whole, 1, limit)
     if not same_size(tokens.shape[-2:], grid):
         tokens = window_averages(tokens, grid)
@@ -64,7 +65,6 @@ def average_tokens(maps: Tensor, window: Size, limit: Size | None, layout: Layou
     """Average query maps `[B * H, D, Y, X]` over equal windows: tokens `[B * H, M, D]`; second as in `conv_tokens`."""
     grid = reduced_grid(maps, window, limit)
     if layout.grid_mask is not None:
-        require_window(layout.grid_mask.sum(1) >= window[0], window[0])
         return masked_averages(maps, layout.grid_mask, window[0], limit)
     return window_averages(maps, grid).flatten(2).mT, None
 
@@ -74,15 +74,6 @@ def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None)
     tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], -1))
     tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
     return tokens.flatten(0, 1), exist
-
-
-def require_window(found: Tensor, length: int) -> None:
-    """Raise ValueError unless found `[B]` is True for every image: its tokens fill a window."""
-    if not torch.compiler.is_compiling() and not found.all():
-        raise ValueError(
-            f"key_padding_mask must leave a window of {length} tokens in each image, to sample a bottleneck token "
-            f"from. Use longer sequences, or a smaller sr_ratio."
-        )
 
 
 def first_tokens(maps: Tensor, window: Size, limit: Size | None) -> Tensor:

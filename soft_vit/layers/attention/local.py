@@ -4,14 +4,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, at_least
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.windows import local_attention
 
 
 def check_kernel_size(kernel_size: int) -> int:
     """Return kernel_size; ValueError unless it is odd and positive."""
-    if kernel_size < 1 or kernel_size % 2 == 0:
+    if at_least("kernel_size", kernel_size) % 2 == 0:
         raise ValueError(f"kernel_size must be odd and positive, got kernel_size={kernel_size}.")
     return kernel_size
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import merge_heads, split_heads, window
+from soft_vit.layers.attention.base import at_least, merge_heads, split_heads, window
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import Layout
@@ -17,10 +17,10 @@ def local_conv(
 
     local_kernel: its side, odd; by default the next odd number above sr_ratio.
     """
-    side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else local_kernel
+    side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else at_least("local_kernel", local_kernel, 0)
     if side == 0:
         return None
-    if side < 0 or side % 2 == 0:
+    if side % 2 == 0:
         raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
     return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
 

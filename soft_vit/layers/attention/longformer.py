@@ -10,7 +10,7 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, grid_limit, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
@@ -61,10 +61,7 @@ class LongformerAttention(ScoreAttention):
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, **options)
         dd = get_device_dtype(self)
         self.kernel_size = check_kernel_size(kernel_size)
-        rows, columns = global_grid
-        if rows < 1 or columns < 1:
-            raise ValueError(f"global_grid must be two positive numbers, got global_grid={global_grid}.")
-        self.global_grid = (rows * columns, 1) if self.sequence else (rows, columns)
+        self.global_grid = grid_limit("global_grid", global_grid, self.sequence) or (1, 1)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
 

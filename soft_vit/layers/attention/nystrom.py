@@ -5,7 +5,7 @@ from typing import Any, ClassVar, get_args
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.base import SelfAttention, at_least, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.ops.chunked import by_heads
@@ -49,7 +49,7 @@ class NystromAttention(SelfAttention):
         if self.limit is None:
             self.cost = "N^2/r^2 + N^3/r^6"
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
-        self.iters = iters
+        self.iters = at_least("iters", iters, 0)
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))
 
     @by_heads

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, grid_limit, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, at_least, grid_limit, split_heads, window
 from soft_vit.layers.attention.bottleneck import (
     average_tokens,
     bottleneck_grid,
@@ -140,7 +140,9 @@ class SoftAttention(Attention):
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
         start = newton_start or self.default_start
-        self.options = InverseOptions(inverse, self.normalize, newton_iters, ridge, start, newton_gradient)
+        self.options = InverseOptions(
+            inverse, self.normalize, at_least("newton_iters", newton_iters, 0), ridge, start, newton_gradient
+        )
         self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
         if num_bottleneck is not None:
             rows, columns = bottleneck_grid(num_bottleneck, feat_size)
@@ -174,7 +176,7 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps, exist = layout.grid(q).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
+        maps, exist = layout.grid(layout.keep(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))

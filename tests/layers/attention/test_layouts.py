@@ -53,12 +53,13 @@ def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[in
         maps[2, :, 3:] = False
         feat_size, shorter = (7, 5), [(7, 5), (4, 5), (4, 3)]
     else:
-        mask = torch.ones(5, prefix + 23, dtype=torch.bool)
+        mask = torch.ones(6, prefix + 23, dtype=torch.bool)
         mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
         mask[2, prefix::3] = False
         mask[3, prefix : prefix + 7] = False
         mask[4, prefix + 5 :] = False
-        feat_size, shorter = (23,), [(23,), (20,), (15,), (16,), (5,)]
+        mask[5, prefix : prefix + 22] = False
+        feat_size, shorter = (23,), [(23,), (20,), (15,), (16,), (5,), (1,)]
     mask[2, : prefix // 2] = False
     return feat_size, mask, shorter
 
@@ -82,8 +83,9 @@ def test_tokens_may_be_masked(use: str, case: Case) -> None:
             alone = x.detach()[image : image + 1, keep].requires_grad_()
             expected = attn(alone, size, int(keep[:prefix].sum()))
             (expected_grad,) = torch.autograd.grad((expected * weight[image, keep]).sum(), alone)
-            assert relative_error(y[image, keep], expected[0]) <= TOLERANCE, image
-            assert relative_error(grad[image, keep], expected_grad[0]) <= TOLERANCE, image
+            # Newton's steps leave 1e-9 of the inverse that a bottleneck token alone has exactly.
+            assert relative_error(y[image, keep], expected[0]) <= 10 * TOLERANCE, image
+            assert relative_error(grad[image, keep], expected_grad[0]) <= 10 * TOLERANCE, image
 
 
 def test_tokens_beyond_padding_of_a_map_are_refused() -> None:
@@ -100,10 +102,6 @@ def test_prefix_tokens_alone_may_count(case: Case) -> None:
     attn, x = make(case, (9,)), tokens(2, 11).requires_grad_()
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[1, 2:] = False
-    if case.kind in ("soft", "soft_norm", "soft_plus"):
-        with pytest.raises(ValueError, match="key_padding_mask"):
-            attn(x, (9,), 2, mask)
-        return
     y = attn(x, (9,), 2, mask)
     assert y.isfinite().all()
     (grad,) = torch.autograd.grad(y[mask].sum(), x)
@@ -200,8 +198,3 @@ def test_what_does_not_fit_is_named() -> None:
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
             mistake()
         assert re.fullmatch(r"[^\n]*\.", str(caught.value))
-
-
-def test_a_mask_without_a_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 tokens"):
-        make(case("soft"), (20,))(tokens(1, 20), (20,), 0, torch.arange(20)[None] == 0)

@@ -209,6 +209,7 @@ def test_no_tensor_has_n_squared_elements(case: Case) -> None:
         ("soft", {"max_bottleneck": (7, -1)}),
         ("soft", {"newton_gradient": "x"}),
         ("soft", {"newton_iters": -1}),
+        ("soft", {"num_bottleneck": 4.5}),
         ("soft", {"newton_start": "x"}),
         ("soft", {"ridge": -0.5}),
         ("soft", {"sr_ratio": 0}),
