@@ -160,7 +160,8 @@ def fit_weights(
     noted = list(given.notes.cfg.get("label_names", ()))
     other_names = bool(noted and classes) and noted != list(classes)
     for name in parameter_names(model, "classifier", ".weight", ".bias"):
-        if name in own and name in weights and weights[name].shape == own[name].shape and not other_names:
+        fits = name in own and name in weights and weights[name].shape == own[name].shape and not other_names
+        if fits or (name in weights and not weights[name].ndim):
             continue
         value, expected = weights.pop(name, None), own.pop(name, None)
         if expected is not None and name.endswith(".weight"):
@@ -226,7 +227,11 @@ def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor
     """Return the differences of two state dicts in a few words, or an empty string if names and shapes agree."""
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     surplus = [name for name in given if name not in expected]
-    shapes = [name for name in expected if name in given and tuple(expected[name].shape) != tuple(given[name].shape)]
+    both = [name for name in expected if name in given]
+    shapes = [name for name in both if tuple(expected[name].shape) != tuple(given[name].shape)]
+    # Such as quantised weights without their scales, which would be read as numbers.
+    numbers = [name for name in both if expected[name].is_floating_point()]
+    other = [name for name in numbers if given[name].is_sparse or not given[name].is_floating_point()]
     parts = []
     if missing:
         parts.append(f"{len(missing)} parameters are missing, such as {missing[0]}")
@@ -238,6 +243,9 @@ def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor
             f"{len(shapes)} have another shape, such as {name} with {tuple(given[name].shape)} "
             f"instead of {tuple(expected[name].shape)}"
         )
+    if other:
+        name = other[0]
+        parts.append(f"{len(other)} must be dense {expected[name].dtype}, such as {name} in {given[name].dtype}")
     return "; ".join(parts)
 
 

@@ -106,6 +106,8 @@ def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
 
 # Entries of timm's configuration that notes may hold.
 IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "label_names")
+# Of noted sizes, to which position embeddings are resampled.
+MAX_SIDE = 1 << 14
 SEQUENCES = ("input_size", "mean", "std", "label_names")
 
 
@@ -130,7 +132,7 @@ class Notes:
         """Return the height and width of the model's images, or None if they are not noted."""
         size = self.options.get("img_size")
         sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
-        right = len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
+        right = len(sides) == 2 and all(type(side) is int and 0 < side <= MAX_SIDE for side in sides)
         return (sides[0], sides[1]) if right else None
 
 
@@ -182,14 +184,14 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
             if isinstance(content.get(key), Mapping):
                 content = content[key]
                 break
-    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+    named = _mapping(content).items()
+    weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
+    if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
     # Models of this package note their image size in the metadata that torch saves with a state dict.
     noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
     notes = replace(notes, options={**noted, **notes.options})
-    return NotedWeights(
-        clean_state_dict({key: value for key, value in content.items() if isinstance(value, Tensor)}), notes
-    )
+    return NotedWeights(clean_state_dict(weights), notes)
 
 
 def notes_of(content: Any) -> Notes:

@@ -179,7 +179,7 @@ def _choose(
         found = {"ema": averaged, "plain": plain if plain or averaged else content}
     both = bool(found["ema"]) and bool(found["plain"])
     choice: WeightsChoice = weights or ("ema" if found["ema"] else "plain")
-    if not found[choice]:
+    if weights and not found[choice]:
         raise ValueError(f"{path} must hold {choice} weights, got {'plain' if choice == 'ema' else 'ema'} ones only.")
     return choice if both else None, unwrap_state_dict(found[choice], str(path))
 

@@ -55,7 +55,7 @@ def test_strange_notes_are_left_out(strange, kept):
     assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
 
 
-@pytest.mark.parametrize("size", [None, 0, "64", [64], [64, 64, 64], [64, "a"], True])
+@pytest.mark.parametrize("size", [None, 0, 10**9, "64", [64], [64, 64, 64], [64, "a"], True])
 def test_a_strange_size(size):
     assert Notes("soft_pico", {"img_size": size}).img_size() is None
 

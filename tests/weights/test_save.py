@@ -15,6 +15,7 @@ from soft_vit.weights.publish import _pretrained_cfg
 from soft_vit.weights.read import NOTES_KEY
 from soft_vit.weights.save import LAYOUTS, convert, read_trained_file, written
 
+FC = "stages.1.blocks.0.mlp.fc1.weight"
 SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
 
 
@@ -78,13 +79,23 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
         ({"source": "infinite.pth", "model": "soft_pico"}, "not finite"),
         ({"source": "detector.pth"}, "got a detector or segmentor"),
         ({"source": "detector.pth", "model": "soft_pico"}, "got a detector or segmentor"),
-        ({"source": "empty.pth", "model": "soft_pico"}, r"empty\.pth"),
+        ({"source": "empty.pth", "model": "soft_pico"}, r"empty\.pth must hold a state dict"),
+        ({"source": "nothing.pth", "model": "soft_pico"}, r"nothing\.pth must hold a state dict"),
+        ({"source": "numbered.pth", "model": "soft_pico"}, r"numbered\.pth must hold a state dict"),
+        ({"source": "integers.pth", "model": "soft_pico"}, f"{FC} in torch.int8"),
+        ({"source": "sparse.pth", "model": "soft_pico"}, f"{FC} in torch.float32"),
+        ({"source": "number.pth", "model": "soft_pico"}, r"head.weight with \(\)"),
     ],
     ids=str,
 )
 def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {}}, "empty.pth")
+    torch.save({}, "nothing.pth")
+    torch.save({0: torch.zeros(3)}, "numbered.pth")
+    torch.save({**averaged, "head.weight": torch.tensor(1.0)}, "number.pth")
+    torch.save({**averaged, FC: averaged[FC].to(torch.int8)}, "integers.pth")
+    torch.save({**averaged, FC: averaged[FC].to_sparse()}, "sparse.pth")
     torch.save({"conv1.weight": torch.zeros(3)}, "resnet.pth")
     torch.save(averaged, "bare.pth")
     torch.save({"state_dict_ema": averaged}, "averaged.pth")
