@@ -55,10 +55,10 @@ class _RemovingLater:
 class SafeCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
 
-    A checkpoint holds buffers, such as BatchNorm's statistics, that all ranks share when it is written: those of the
-    main one. It notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for all; at
-    least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest checkpoint,
-    once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
+    All ranks share the main one's buffers, such as BatchNorm's statistics, when a checkpoint is written and training
+    begins. A checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for
+    all; at least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest
+    checkpoint, once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
@@ -68,6 +68,8 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
+        # Each rank has drawn random features of its own, which DDP leaves alone unless it broadcasts buffers.
+        _share_buffers(runner)
         if runner._resume:
             self.saved_iter = runner.iter
             # MMEngine keeps one list for all hooks of this kind.

@@ -32,7 +32,14 @@ def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):
         (tmp_path / name).touch()
     hub = MessageHub("leftovers")
     SafeCheckpointHook(interval=1).before_train(
-        SimpleNamespace(work_dir=str(tmp_path), _resume=False, message_hub=hub, logger=logging.getLogger())
+        SimpleNamespace(
+            work_dir=str(tmp_path),
+            _resume=False,
+            message_hub=hub,
+            logger=logging.getLogger(),
+            hooks=[],
+            model=torch.nn.Identity(),
+        )
     )
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
