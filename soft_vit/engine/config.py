@@ -354,6 +354,11 @@ def _choose_loop(cfg: Config) -> None:
 
 def _complete_hooks(cfg: Config) -> None:
     hooks = cfg.get("default_hooks") or {}
+    if "checks" in hooks and "weights" not in hooks:
+        # Saved by 0.2.0, in which this was the default.
+        for _, entry in entries(cfg):
+            if type_name(entry) == "LabelMapTree":
+                entry.setdefault("reduce_zero_label", True)
     kept = {name: hook for name, hook in hooks.items() if hook is not None or name in _HOOKS_OF_MMENGINE}
     cfg.default_hooks = {**{name: hook for name, hook in _ADDED_HOOKS.items() if name not in hooks}, **kept}
 

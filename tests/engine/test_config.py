@@ -63,13 +63,18 @@ def test_saved_config_of_an_earlier_version(tmp_path):
     text = """
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 custom_hooks = [dict(type="AttentionReportHook")]
-default_hooks = dict(checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"))
+default_hooks = dict(
+    checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"),
+    checks=dict(type="RunChecksHook"),
+)
 train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
+val_dataloader = dict(dataset=dict(type="LabelMapTree", data_root="x"))
 """
     cfg = resolve(written(tmp_path / "c.py", text))
     assert cfg.default_hooks.checkpoint.type == "SafeCheckpointHook"
     assert cfg.train_cfg.type == "ExactEpochLoop"
     assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
+    assert cfg.val_dataloader.dataset.reduce_zero_label
     assert HOOKS.get(cfg.custom_hooks[0].type).__module__ == "soft_vit.engine.hooks.attention_report"
 
 
