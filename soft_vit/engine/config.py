@@ -402,6 +402,16 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
         require_checkpoint(cfg.load_from)
 
 
+def _start_weights(cfg: Config) -> str | None:
+    """Return the weights that a run begins with, as `load_from` names them."""
+    model = _timm_model(cfg)
+    if type_name(model) == "LineariseClassifier":
+        # It takes those of its teacher.
+        model = model["teacher"]
+    own = TIMM_PREFIX + model["model_name"] if model.get("pretrained") is True else model.get("checkpoint")
+    return cfg.get("load_from") or own
+
+
 def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -> None:
     """Fill the arguments in _NOTED that the config leaves open."""
     open_entries = [
@@ -410,7 +420,7 @@ def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -
         for key, default in _NOTED.get(type_name(entry), {}).items()
         if entry.get(key) is None
     ]
-    start = cfg.get("load_from") if open_entries else None
+    start = _start_weights(cfg) if open_entries and tested is None else None
     noted = noted_cfg(start) if start else tested.cfg if tested else {}
     taken = {}
     for entry, key, default in open_entries:
