@@ -126,7 +126,8 @@ class CocoImages(ReadingDataset):
         height, width = info["ori_shape"]
         if image.size != (width, height):
             found = f"{image.width} x {image.height}"
-            raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}")
+            turned = ", perhaps because its EXIF data turn it" * (image.size == (height, width))
+            raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}{turned}")
         return image
 
     def substitute(self, info: dict) -> Image.Image:

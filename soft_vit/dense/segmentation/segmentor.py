@@ -43,7 +43,7 @@ class TimmSegmentor(BaseModel):
     windows. scales, flip: test-time augmentation: sizes relative to the image's, and mirroring, left to right for True
     or along all subsets of a list of "horizontal" and "vertical"; class probabilities are averaged.
 
-    Raises ValueError for an unknown decoder or mode, and for a stride above crop_size.
+    Raises ValueError for an unknown decoder, mode or direction, and for a stride above crop_size.
     """
 
     def __init__(
@@ -171,8 +171,8 @@ def _test_options(
     mode: str = "whole",
     crop_size: int | Sequence[int] = (512, 512),
     stride: int | Sequence[int] | None = None,
-    scales: Sequence[float] = (1.0,),
-    flip: bool | Sequence[str] = False,
+    scales: float | Sequence[float] = (1.0,),
+    flip: bool | str | Sequence[str] = False,
 ) -> dict[str, Any]:
     """Return the options of a test in one form; stride: by default crop_size."""
     if mode not in ("whole", "slide"):
@@ -181,7 +181,10 @@ def _test_options(
     step = to_2tuple(stride or crop)
     if step[0] > crop[0] or step[1] > crop[1]:
         raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {step}.")
-    directions = ("horizontal",) * flip if isinstance(flip, bool) else flip
+    directions = ("horizontal",) * flip if isinstance(flip, bool) else (flip,) if isinstance(flip, str) else flip
+    if not set(directions) <= AXES.keys():
+        raise ValueError(f"test_cfg.flip must be True, False or of {', '.join(AXES)}, got {flip}.")
+    scales = scales if isinstance(scales, Sequence) else (scales,)
     return {"mode": mode, "crop_size": crop, "stride": step, "scales": scales, "flip": directions}
 
 

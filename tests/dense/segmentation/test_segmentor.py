@@ -58,7 +58,7 @@ def test_results_have_the_size_of_the_original(segmentor):
     ("options", "flip", "axes"),
     [
         ({}, True, [(), (-1,)]),
-        ({}, ["vertical"], [(), (-2,)]),
+        ({}, "vertical", [(), (-2,)]),
         ({"mode": "slide", "crop_size": 64, "stride": 40}, ("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)]),
     ],
 )
@@ -91,6 +91,7 @@ def test_autocast_keeps_losses_in_float32(segmentor, labelled):
     [
         ({"decoder": {"kind": "psp"}}, "upernet, fpn"),
         ({"test_cfg": {"mode": "tile"}}, "tile"),
+        ({"test_cfg": {"flip": ["diagonal"]}}, "diagonal"),
         ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),
     ],
 )
