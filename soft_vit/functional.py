@@ -310,8 +310,13 @@ def attention(
             )
         if not mask.any(1).all():
             raise ValueError("key_padding_mask must have at least one True in each row.")
+    layout = Layout((M, 1), 0, mask)
+    if mask is not None:
+        # NaN in padding must not reach others, also by landmarks of queries.
+        same, key, value = key is query, layout.keep(key), layout.keep(value)
+        query = query if kind in CROSS_KINDS else key if same else layout.keep(query)
     q, k = _rescale(query, key, scale, kind)
-    return operator.attend(q, k, value, Layout((M, 1), 0, mask), **options)
+    return operator.attend(q, k, value, layout, **options)
 
 
 def varlen_attention(

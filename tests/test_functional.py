@@ -108,6 +108,16 @@ def test_keys_of_other_tokens(kind):
 
 
 @pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
+def test_padding_is_left_out_wherever_it_is_and_whatever_it_holds(kind):
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[1, [0, 1, 6, 10]] = False
+    qkv = torch.randn(3, 2, HEADS, 11, 4, dtype=torch.float64)
+    alone = soft_vit.attention(*qkv[:, 1:, :, mask[1]], kind)
+    found = soft_vit.attention(*qkv.masked_fill(~mask[:, None, :, None], float("nan")), kind, key_padding_mask=mask)
+    assert relative_error(found[1:, :, mask[1]], alone) < 1e-10
+
+
+@pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
 def test_context(kind):
     attn = ATTENTIONS[kind](DIM, HEADS, feat_size=(7,), dtype=torch.float64).eval()
     x, context = tokens(2, 7), tokens(2, 11, seed=2)
@@ -116,7 +126,8 @@ def test_context(kind):
         with pytest.raises(ValueError, match="context"):
             attn(x, (7,), context=context)
         return
-    found = attn(x, (7,), key_padding_mask=mask, context=context)
+    padded = context.masked_fill(~mask[..., None], float("nan"))
+    found = attn(x, (7,), key_padding_mask=mask, context=padded)
     alone = attn(x[1:], (7,), context=context[1:, :8])
     assert relative_error(found[1:], alone) < 1e-12
     if kind == "softmax":

@@ -43,16 +43,16 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
 def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tuple[Tensor, Tensor]:
     """Return averages `[B, H, M, D]` over runs of the tokens `[B, H, N, D]` that count, and which of them exist.
 
-    mask: bool `[B, N]`, its padding behind the other tokens. An image has as many averages as runs of `length` tokens
-    that count, at least one and at most limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone.
-    The others are zero, and False in the second result, `[B, M]`.
+    mask: bool `[B, N]`. An image has as many averages as runs of `length` tokens that count, at least one and at most
+    limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone. The others are zero, and False in the
+    second result, `[B, M]`.
     """
     size = max(1, x.shape[2] // length)
     run = torch.arange(size if limit is None else min(size, limit), device=x.device)
     tokens = mask.sum(1, keepdim=True)
     count = (tokens // length).clamp(min=1, max=run.shape[0])
     start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
-    place, exists = torch.arange(x.shape[2], device=x.device), run < count
+    place, exists = (mask.cumsum(1) - 1)[:, None], run < count
     inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
     # Where no token counts, the one average is zero.
     weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
