@@ -189,8 +189,8 @@ def test_pipeline_that_loads_by_mmcv_gets_its_order_of_channels(ten_classes, tmp
 
 
 @pytest.fixture(scope="module", params=["detection", "segmentation"])
-def dense(request, tmp_path_factory) -> tuple[str, Path, Path]:
-    """Task, config on a generated tree, and a checkpoint of random weights."""
+def dense(request, tmp_path_factory) -> tuple[str, Path, Path, ConfigPredictor]:
+    """Task, config on a generated tree, a checkpoint of random weights, and the predictor of both."""
     task, folder = request.param, tmp_path_factory.mktemp(request.param)
     # Random weights find only objects below the usual score.
     layout, name, options = {
@@ -206,12 +206,11 @@ def dense(request, tmp_path_factory) -> tuple[str, Path, Path]:
     model = MODELS.build(dict(config.model, data_preprocessor=config.get("data_preprocessor")))
     meta = {"dataset_meta": {"classes": ["background"] * (task == "segmentation") + list(CLASSES)}}
     torch.save({"state_dict": model.state_dict(), "meta": meta}, folder / "weights.pth")
-    return task, path, folder / "weights.pth"
+    return task, path, folder / "weights.pth", ConfigPredictor(path, folder / "weights.pth", score_thr=0.0)
 
 
 def test_dense_model_sees_what_its_test_shows_it(dense):
-    task, path, weights = dense
-    predictor = ConfigPredictor(path, weights, score_thr=0.0)
+    task, path, weights, predictor = dense
     with torch.no_grad():
         loader = Runner.build_dataloader(resolve(path).test_dataloader)
         samples = [sample for batch in loader for sample in predictor.model.test_step(batch)]
@@ -239,8 +238,7 @@ def test_dense_model_sees_what_its_test_shows_it(dense):
 
 def test_result_does_not_depend_on_the_other_images(dense):
     """Padding to the size of a neighbour would reach every pixel through attention."""
-    task, path, weights = dense
-    predictor, images = ConfigPredictor(path, weights, score_thr=0.0), [photo(63, 50), photo(33, 200), photo(63, 50)]
+    task, predictor, images = dense[0], dense[-1], [photo(63, 50), photo(33, 120)]
     for result, image in zip(predictor(images), images, strict=True):
         (alone,) = predictor([image])
         if task == "detection":
