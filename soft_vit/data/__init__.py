@@ -1,13 +1,5 @@
 """Data sets, generated or read from files, without MMEngine: soft_vit.engine and soft_vit.dense register them."""
 
-from soft_vit.data.demo.shapes import (
-    CLASSES,
-    SPLITS,
-    ShapeImages,
-    ShapeSample,
-    draw_shape,
-    draw_tiles,
-    normalised_batch,
-)
+from soft_vit.data.demo.shapes import CLASSES, SPLITS, ShapeImages, draw_shape, draw_tiles, normalised_batch
 
-__all__ = ["CLASSES", "SPLITS", "ShapeImages", "ShapeSample", "draw_shape", "draw_tiles", "normalised_batch"]
+__all__ = ["CLASSES", "SPLITS", "ShapeImages", "draw_shape", "draw_tiles", "normalised_batch"]

@@ -54,10 +54,3 @@ def test_a_split_has_everything():
     assert max(len(scene.instances) for scene in scenes) == 7
     counts = np.bincount([i.label for scene in scenes for i in scene.instances], minlength=10)
     assert counts.min() > 0.5 * counts.mean()
-
-
-def test_seed_and_index_choose_the_scene():
-    scene = draw_scene(7, 11, 64)
-    assert (scene.image == draw_scene(7, 11, 64).image).all()
-    assert not (scene.image == draw_scene(7, 12, 64).image).all()
-    assert not (scene.image == draw_scene(8, 11, 64).image).all()

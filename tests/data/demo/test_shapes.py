@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from soft_vit.data import SPLITS, ShapeImages, draw_shape, draw_tiles
+from soft_vit.data.demo.scenes import draw_scene
 from soft_vit.data.demo.shapes import CELLS, COLORS, NUM_TILES
 
 
@@ -41,7 +42,9 @@ def test_splits_share_no_image():
 def test_neighbouring_seeds_and_indices_differ():
     # Pairs that a naive mixing of seed and index would confuse.
     pairs = [(0, 1), (1, 0), (0, 2**32), (2**32, 0), (1, 2**32), (2**32, 1)]
-    assert len({draw_shape(seed, index, 32).image.tobytes() for seed, index in pairs}) == len(pairs)
+    for draw in (lambda *pair: draw_shape(*pair, 32), lambda *pair: draw_scene(*pair, 32)):
+        assert len({draw(*pair).image.tobytes() for pair in pairs}) == len(pairs)
+    assert (draw_scene(7, 11, 64).image == draw_scene(7, 11, 64).image).all()
 
 
 def test_sequence():
