@@ -3,10 +3,11 @@
 import argparse
 import contextlib
 import json
+import math
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,29 @@ def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
     torch.serialization.add_safe_globals([*methods, *ALLOWED])
 
 
-# Entries of timm's configuration that notes may hold.
-IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation", "label_names")
 # Of noted sizes, to which position embeddings are resampled.
 MAX_SIDE = 1 << 14
-SEQUENCES = ("input_size", "mean", "std", "label_names")
+
+
+def _are_numbers(values: Any, above: float) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(x, int | float) and above < x < math.inf for x in values)
+
+
+def _are_sides(values: Any) -> bool:
+    return _are_numbers(values, 0) and all(type(x) is int and x <= MAX_SIDE for x in values)
+
+
+# Entries of timm's configuration that notes may hold, and which values timm can use.
+USABLE: dict[str, Callable[[Any], bool]] = {
+    "input_size": lambda x: _are_sides(x) and len(x) == 3,
+    "mean": lambda x: _are_numbers(x, -math.inf),
+    "std": lambda x: _are_numbers(x, 0),
+    "crop_pct": lambda x: _are_numbers([x], 0.01),
+    "crop_mode": lambda x: x in ("center", "squash", "border"),
+    "interpolation": lambda x: x in ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"),
+    "label_names": lambda x: isinstance(x, list | tuple) and all(isinstance(name, str) for name in x),
+}
+IMAGE_KEYS = tuple(USABLE)
 
 
 @dataclass(frozen=True)
@@ -132,8 +151,7 @@ class Notes:
         """Return the height and width of the model's images, or None if they are not noted."""
         size = self.options.get("img_size")
         sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
-        right = len(sides) == 2 and all(type(side) is int and 0 < side <= MAX_SIDE for side in sides)
-        return (sides[0], sides[1]) if right else None
+        return (sides[0], sides[1]) if len(sides) == 2 and _are_sides(sides) else None
 
 
 class NotedWeights(dict[str, Tensor]):
@@ -195,7 +213,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
 
 
 def notes_of(content: Any) -> Notes:
-    """Return the notes in a loaded checkpoint, without values that are not plain.
+    """Return the notes in a loaded checkpoint, without values that are not plain, or that timm cannot use.
 
     In files of other programs, the model is read from `arch` or `args` (training scripts of timm and the released
     code), and the class names from MMEngine's `meta`.
@@ -213,8 +231,8 @@ def notes_of(content: Any) -> Notes:
     model, noted = found.get("model"), _mapping(found.get("cfg"))
     cfg = {
         key: tuple(value) if isinstance(value, list) else value
-        for key in IMAGE_KEYS
-        if _is_plain(value := noted.get(key)) and isinstance(value, list | tuple) == (key in SEQUENCES) and value
+        for key, is_usable in USABLE.items()
+        if is_usable(value := noted.get(key))
     }
     return Notes(
         model if isinstance(model, str) else None,

@@ -43,7 +43,15 @@ def test_written_and_read_again():
     [
         *(
             ({"cfg": cfg}, {})
-            for cfg in ({"file": "/etc/passwd"}, {"url": "https://x"}, {"mean": {"a": 1}}, {"num_classes": 3}, 3)
+            for cfg in (
+                {"file": "/etc/passwd", "url": "https://x", "num_classes": 3},
+                {"mean": {"a": 1}, "std": [0.5, 0.5, 0]},
+                {"mean": [math.nan] * 3, "std": ["0.5"] * 3},
+                {"input_size": [64, 64], "crop_pct": "1", "label_names": [None]},
+                {"input_size": [3, 64, 10**9], "crop_pct": -1, "label_names": "ab"},
+                {"input_size": [3, 64.0, 64], "crop_mode": "none", "interpolation": "random"},
+                3,
+            )
         ),
         ({"options": {"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
         ({"options": [1], "training": {"epochs": 5}}, {}),
