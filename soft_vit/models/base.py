@@ -53,7 +53,7 @@ def check_image(x: Tensor, in_chans: int) -> Tensor:
 def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
     """Raise ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
     for name, values in arguments.items():
-        if len(values) != len(depths) or min(values) <= 0:
+        if len(values) != len(depths) or not all(isinstance(x, int | float) and x > 0 for x in values):
             raise ValueError(
                 f"{name} must be a positive number for each of the {len(depths)} stages, got {tuple(values)}."
             )

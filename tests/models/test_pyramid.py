@@ -136,6 +136,7 @@ def test_layer_decay_falls_towards_the_stem():
         (dict(depths=(1, 1, 1, 0)), ValueError),
         (dict(mlp_ratios=(4, 4)), ValueError),
         (dict(sr_ratios=(0, 1, 1, 1)), ValueError),
+        (dict(sr_ratios=((2, 2), 1, 1, 1)), ValueError),
         (dict(img_size=(64,)), ValueError),
         (dict(img_size=(64, -1)), ValueError),
         (dict(in_chans=0), ValueError),
