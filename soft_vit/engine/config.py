@@ -97,8 +97,8 @@ def resolve(
     sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.
 
-    Raises FileNotFoundError for a missing file, and ValueError for a file that cannot be read, an option that does not
-    fit or has no effect, and values that contradict each other.
+    Raises FileNotFoundError for a missing file, and ValueError for an option that does not fit or has no effect, and
+    for values that contradict each other.
     """
     options = dict(options or {})
     cfg = read_config(find_config(config))
@@ -151,11 +151,8 @@ def find_config(path: str | Path) -> Path:
 
 
 def read_config(path: Path) -> Config:
-    """Return the config of a file, with today's names of modules. Raises ValueError for a file that is not Python."""
-    try:
-        config = Config.fromfile(str(path), import_custom_modules=False)
-    except (SyntaxError, UnicodeError) as error:
-        raise ValueError(f"The config {path} cannot be read ({one_line(error)}).") from error
+    """Return the config of a file, with today's names of modules."""
+    config = Config.fromfile(str(path), import_custom_modules=False)
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; only names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)

@@ -28,12 +28,8 @@ def fit_loaders(cfg: Config) -> None:
 
 def fit_processes(cfg: Config, launcher: str) -> None:
     """Fit several processes to the machine, because MMEngine assumes a GPU for each."""
-    if launcher not in LAUNCHERS:
-        raise ValueError(f"launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}.")
     cfg.launcher = launcher
-    if launcher == "none":
-        return
-    if torch.cuda.is_available():
+    if launcher == "none" or torch.cuda.is_available():
         return
     if launcher != "pytorch" or "RANK" not in os.environ:
         raise ValueError(

@@ -14,7 +14,7 @@ from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from soft_vit.engine.config import resolve
+from soft_vit.engine.config import class_of, resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.stop import listening
@@ -36,7 +36,6 @@ class TrainResult:
     metrics: dict[str, float]
     images: int
     checkpoint: Path | None
-    work_dir: Path
 
     @property
     def top1(self) -> float | None:
@@ -89,11 +88,8 @@ def train(
         launcher=launcher,
         say=said.append,
     )
-    dataset = (cfg.get("train_dataloader") or {}).get("dataset") or {}
-    if "type" not in dataset:
-        raise ValueError(f"The config {cfg.filename} must have a train_dataloader with a dataset.")
-    cls = DATASETS.get(dataset["type"])
-    if isinstance(cls, type) and issubclass(cls, ReadingDataset):
+    dataset = cfg.train_dataloader.dataset
+    if issubclass(class_of(dataset, DATASETS) or object, ReadingDataset):
         # Before the runner creates files and logs its config.
         require_data_root(dataset.get("data_root"))
     with traceback_in_log(), listening(stop_signals):
@@ -145,5 +141,4 @@ def _result(runner: Runner) -> TrainResult:
         metrics=metrics if validated else {},
         images=len(runner.val_dataloader.dataset) if validated else 0,
         checkpoint=last and Path(last),
-        work_dir=Path(runner.work_dir),
     )

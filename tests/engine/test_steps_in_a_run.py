@@ -79,16 +79,6 @@ def test_run_that_diverges_leaves_its_checkpoint(tmp_path, spoil):
     assert "Iteration 8:" in logs
 
 
-def test_schedule_moves_with_every_batch(tmp_path):
-    """The learning rate at the end of an epoch does not depend on accumulation."""
-    options = {**OPTIONS, "optim_wrapper.accumulative_counts": 2, "train_cfg.max_epochs": 1}
-    train(DEMO, work_dir=tmp_path, options=options)
-    checkpoint = load_checkpoint_file(tmp_path / "epoch_1.pth")
-    # After 5 of 5 batches of the linear warm-up: the peak.
-    assert checkpoint["optimizer"]["param_groups"][0]["lr"] == pytest.approx(1e-3)
-    assert {int(state["step"]) for state in checkpoint["optimizer"]["state"].values()} == {3}
-
-
 @TRANSFORMS.register_module()
 class Blacken(BaseTransform):
     def transform(self, results: dict) -> dict:

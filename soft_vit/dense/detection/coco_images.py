@@ -81,7 +81,7 @@ class CocoImages(ReadingDataset):
         for sentence in self._annotations.problems.sentences():
             print_log(f"{root / ann_file}: {sentence}", "current", logging.WARNING)
         super().__init__(
-            {"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
+            metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
             test_mode=test_mode,
             **kwargs,
         )

@@ -47,7 +47,7 @@ class LabelMapTree(ReadingDataset):
         for sentence in self.maps.doubts():
             print_log(sentence, "current", logging.WARNING)
         self._pairs, self.maps.pairs = self.maps.pairs, []
-        super().__init__({"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
+        super().__init__(metainfo={"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # MMEngine serialises the list; the pairs would only take memory in each worker.

@@ -33,13 +33,8 @@ class ReadingDataset(BaseDataset):
     In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
     images. `BadImagesHook` names and counts them.
 
-    described: metainfo that the data itself gives. Raises ValueError for a config with its own metainfo.
+    The data itself gives the metainfo, not the config.
     """
-
-    def __init__(self, described: dict[str, Any], *, metainfo: dict | None = None, **kwargs: Any) -> None:
-        if metainfo:
-            raise ValueError(f"metainfo must be empty for {type(self).__name__}, got {metainfo}; set classes=[...].")
-        super().__init__(metainfo=described, **kwargs)
 
     def full_init(self) -> None:
         if self._fully_initialized:

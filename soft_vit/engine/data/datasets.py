@@ -40,7 +40,7 @@ class ImageTree(ReadingDataset):
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         self._numbers = list(range(len(self.images.classes)))
-        super().__init__({"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
+        super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # MMEngine serialises them; plain copies would grow in each worker.

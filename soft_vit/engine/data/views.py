@@ -138,9 +138,7 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     if not classifies and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
         raise ValueError(f"The config {cfg.filename} must set tta_model and tta_pipeline for --tta.")
     for dataset in shown_datasets(cfg):
-        own = dataset.get("pipeline")
-        if not cfg.get("tta_pipeline") and not own:
-            raise ValueError(f"The config {cfg.filename} must set tta_pipeline for --tta.")
+        own = dataset.pipeline
         dataset.pipeline = copy.deepcopy(cfg.get("tta_pipeline") or [*own[:-1], _flips(own[-1])])
 
 

@@ -20,17 +20,11 @@ class FeatureRedrawHook(Hook):
     Evaluation, a frozen teacher and frozen stages keep their features. The seed of a draw is made of the run's seed and
     the iteration, so all ranks and resumed runs draw the same.
 
-    feature_redraw_interval: n. Raises ValueError for a model without Performer attention.
+    feature_redraw_interval: n.
     """
 
     def __init__(self, feature_redraw_interval: int = 1000) -> None:
         self.interval = feature_redraw_interval
-
-    def before_train(self, runner: Runner) -> None:
-        if not any(isinstance(module, PerformerAttention) for module in runner.model.modules()):
-            raise ValueError(
-                "FeatureRedrawHook needs a model with Performer attention, such as performer_pyramid_tiny."
-            )
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         if runner.iter == 0 or runner.iter % self.interval:

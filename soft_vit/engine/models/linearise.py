@@ -134,8 +134,6 @@ class LineariseClassifier(DistillClassifier):
     @property
     def first_phase(self) -> bool:
         """Whether the iteration of the run is in the first phase, and an attention has parameters to train."""
-        if self.phase1_iters is None:
-            raise ValueError("LineariseClassifier needs a LineariseHook in custom_hooks.")
         if MessageHub.get_current_instance().get_info("iter", 0) >= self.phase1_iters:
             return False
         pairs = attention_pairs(self.model, self.teacher.model)

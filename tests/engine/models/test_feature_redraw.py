@@ -3,7 +3,6 @@
 import itertools
 from types import SimpleNamespace
 
-import pytest
 import torch
 from torch import nn
 
@@ -24,7 +23,6 @@ def features(rank: int = 0, frozen: bool = False) -> list[torch.Tensor]:
     model.train(not frozen)
     runner = runner_of(model, rank)
     hook = FeatureRedrawHook(2)
-    hook.before_train(runner)
     found = []
     for runner.iter in range(5):
         state = torch.get_rng_state()
@@ -44,8 +42,3 @@ def test_features_change_each_n_iterations_and_alike_on_all_ranks():
 def test_what_does_not_train_keeps_its_features():
     first, *others = features(frozen=True)
     assert all(torch.equal(first, other) for other in others)
-
-
-def test_model_without_performer_attention():
-    with pytest.raises(ValueError, match="Performer"):
-        FeatureRedrawHook().before_train(runner_of(nn.Linear(2, 2)))
