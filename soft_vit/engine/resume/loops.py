@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmengine.dataset import InfiniteSampler
-from mmengine.registry import LOOPS
+from mmengine.registry import DATA_SAMPLERS, LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
@@ -19,11 +19,15 @@ __all__ = ["ExactEpochLoop", "ExactIterLoop"]
 
 
 def _with_positions(dataloader: dict) -> dict:
-    """Return the config of a data loader with positions of samples. Raises ValueError for a batch sampler."""
-    if dataloader.get("batch_sampler") is not None:
+    """Return the config of a data loader with positions of samples.
+
+    Raises ValueError for a batch sampler whose batches cannot be skipped.
+    """
+    batches = dataloader.get("batch_sampler")
+    if batches is not None and not hasattr(DATA_SAMPLERS.get(batches["type"]), "begin"):
         raise ValueError(
-            "train_dataloader.batch_sampler must be None for a run that resumes within an epoch; otherwise, set "
-            "train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
+            "train_dataloader.batch_sampler must be None or TokenBudgetSampler for a run that resumes within an epoch; "
+            "otherwise, set train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
         )
     return {
         **dataloader,
@@ -35,7 +39,9 @@ def _with_positions(dataloader: dict) -> dict:
 def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
     """Yield the batches of an epoch, starting at number `first`, without loading earlier ones."""
     loader = runner.train_dataloader
-    loader.sampler.begin(run_seed(runner), epoch, first * loader.batch_size)
+    batches = loader.batch_sampler
+    skipped = batches.begin(epoch, first) if hasattr(batches, "begin") else first * batches.batch_size
+    batches.sampler.begin(run_seed(runner), epoch, skipped)
     yield from loader
 
 
@@ -124,7 +130,7 @@ class ExactIterLoop(IterBasedTrainLoop):
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         # Its workers would idle next to those of the run.
         del self.dataloader_iterator
-        self._endless = isinstance(self.dataloader.sampler.sampler, InfiniteSampler)
+        self._endless = isinstance(self.dataloader.batch_sampler.sampler.sampler, InfiniteSampler)
         if not self._endless:
             _require_batch(self.dataloader)
         # MMEngine's is 1, whatever the length of a schedule that counts epochs.

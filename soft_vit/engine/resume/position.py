@@ -80,9 +80,13 @@ def run_seed(runner: Runner) -> int:
 
 
 class SampleIndex(int):
-    """An index of a data set, an int, with the key for `seed_sample`: seed, epoch, position."""
+    """An index of a data set, an int, with the key for `seed_sample`: seed, epoch, position.
+
+    A batch sampler may add `seq_len`, the number of patches of the images of its batch.
+    """
 
     key: tuple[int, int, int]
+    seq_len: int
 
     def __new__(cls, index: int, key: tuple[int, int, int]) -> "SampleIndex":
         self = super().__new__(cls, index)
@@ -108,7 +112,7 @@ class SeededDataset:
     def __getitem__(self, index: int) -> Any:
         if isinstance(index, SampleIndex):
             seed_sample(*index.key)
-        return self.dataset[int(index)]
+        return self.dataset[index if hasattr(index, "seq_len") else int(index)]
 
     def __getattr__(self, name: str) -> Any:
         # Special names would let a loader bypass __getitem__; copying looks up `dataset` before it exists.
