@@ -6,6 +6,7 @@ from operator import index
 from typing import Any, ClassVar, SupportsIndex
 
 import torch
+import torch.nn.functional as F
 from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
@@ -48,6 +49,12 @@ def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = 
 def window(side: int, sequence: bool) -> tuple[int, int]:
     """Return the size of a window with this side on a map, or with this length along a sequence."""
     return side, 1 if sequence else side
+
+
+def pad_to_window(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Pad maps `[..., Y, X]` with zeros to the size of a window, where they are smaller."""
+    below, right = max(0, size[0] - maps.shape[-2]), max(0, size[1] - maps.shape[-1])
+    return F.pad(maps, (0, right, 0, below)) if below or right else maps
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

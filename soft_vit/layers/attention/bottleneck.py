@@ -6,10 +6,9 @@ Letters: B batch, H heads, D channels of a head, Y x X a map, M bottleneck token
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import at_least
+from soft_vit.layers.attention.base import at_least, pad_to_window
 from soft_vit.layers.attention.landmarks import run_averages, window_averages
 from soft_vit.layers.sizes import same_size, smaller
 from soft_vit.ops.layout import FeatSize, Layout
@@ -49,9 +48,7 @@ def conv_tokens(
     zeros behind the others; otherwise None.
     """
     grid = reduced_grid(maps, window, limit)
-    # Maps that are smaller than a window have zeros around them.
-    rows, columns = (max(0, size - side) for side, size in zip(maps.shape[-2:], window, strict=True))
-    tokens = conv(F.pad(maps, (0, columns, 0, rows)) if rows or columns else maps)
+    tokens = conv(pad_to_window(maps, window))
     if layout.grid_mask is not None:
         end = window[0] * torch.arange(1, tokens.shape[2] + 1, device=tokens.device)
         whole = end <= layout.grid_mask.sum(1, keepdim=True).clamp(min=window[0])

@@ -97,6 +97,7 @@ class GatedAttentionUnit(Attention):
         width, qk_dim = 2 * dim, 2 * self.head_dim
         if form == "quadratic":
             self.cost = "N^2"
+        # Chunks are of consecutive tokens.
         self.aligns_padding = form == "linear"
         self.chunk_size = at_least("chunk_size", chunk_size)
         self.attn_drop = attn_drop

@@ -6,18 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts, window
+from soft_vit.layers.attention.base import (
+    Attention,
+    Rotate,
+    merge_heads,
+    pad_to_window,
+    split_heads,
+    split_parts,
+    window,
+)
 from soft_vit.layers.attention.landmarks import window_averages
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
-
-
-def missing(feat_size: tuple[int, int], window: tuple[int, int]) -> tuple[int, ...]:
-    """Return the padding of a map that is smaller than one window to it; empty for other maps."""
-    right, below = max(0, window[1] - feat_size[1]), max(0, window[0] - feat_size[0])
-    return (0, right, 0, below) if right or below else ()
 
 
 class SpatialReductionAttention(Attention):
@@ -72,8 +74,8 @@ class SpatialReductionAttention(Attention):
         if self.linear:
             # A smaller map is spread over the grid, as published.
             maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
-        elif padding := missing(layout.feat_size, self.window):
-            maps = F.pad(maps, padding)
+        else:
+            maps = pad_to_window(maps, self.window)
         reduced = self.norm(self.sr(maps).flatten(2).mT)
         reduced = F.gelu(reduced) if self.linear else reduced
         return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
@@ -86,8 +88,7 @@ class SpatialReductionAttention(Attention):
         mask = layout.mask
         if mask is not None and self.sr is not None:
             P, (height, width) = layout.num_prefix_tokens, self.window
-            maps = mask[:, P:].unflatten(1, layout.feat_size)
-            maps = F.pad(maps, missing(layout.feat_size, self.window) or (0, 0))
+            maps = pad_to_window(mask[:, P:].unflatten(1, layout.feat_size), self.window)
             # Padding is on the right and below: a window counts if its last token does.
             whole = maps[:, height - 1 :: height, width - 1 :: width].flatten(1)
             first = torch.arange(whole.shape[1], device=whole.device) == 0
