@@ -146,7 +146,7 @@ def _write_pictures(
         pictures["map"] = map_name, index_image(result.classes)
     for file, picture in pictures.values():
         stream = io.BytesIO()
-        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92)
+        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)
         write_atomically(out / file, stream.getvalue())
     return {key: file for key, (file, _) in pictures.items()}
 
