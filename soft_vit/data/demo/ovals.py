@@ -11,7 +11,7 @@ OVALS = ("circle", "wide", "tall")
 # Drawn at this multiple of the size, for smooth edges.
 _FINE = 4
 # The longer axis over the shorter one, of an ellipse and at most of an image.
-_RATIO, _MAX_ASPECT = 1.4, 3.0
+_RATIO, _MAX_ASPECT = 1.8, 3.0
 
 
 def draw_oval(seed: int, index: int, pixels: int = 64 * 64) -> np.ndarray:
