@@ -138,12 +138,14 @@ def find_images(
     if not root.is_dir():
         raise FileNotFoundError(f"The folder {root} does not exist.")
     storage = require_storage(root, split)
-    files = storage.entries()
-    entries = [entry for entry in files if is_image(entry.name)]
+    entries, left_out = [], Counter()
+    for entry in storage.entries():
+        if is_image(entry.name):
+            entries.append(entry)
+        elif not (path := PurePath(entry.name)).name.startswith("."):
+            left_out[path.suffix.lower()] += 1
     if not entries:
         raise ValueError(f"{storage.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
-    others = (PurePath(entry.name) for entry in files if not is_image(entry.name))
-    left_out = Counter(path.suffix.lower() for path in others if not path.name.startswith("."))
     top = "" if isinstance(storage, FolderStorage) else _common_folder(entries)
     names = list(classes) if classes is not None else _listed_classes(root, split)
     inside = [entry.name.removeprefix(top) for entry in entries]
