@@ -86,7 +86,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
     torch.save({f"backbone.{k}": v for k, v in SOFT("soft_pico").state_dict().items()}, own)
     cases = [
         (pretrained(tmp_path / "lost.pth"), "lost.pth"),
-        (pretrained(own), "do not fit"),
+        (pretrained(own), "a detector"),
         (pretrained(own, prefix="encoder."), "'encoder.'"),
         (pretrained(own, prefix="backbone."), "missing"),
     ]
