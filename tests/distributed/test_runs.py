@@ -109,6 +109,17 @@ def test_a_checkpoint_holds_the_buffers_of_all_ranks(live, iteration):
         assert all(torch.equal(saved[f"module.{name}"], ranks[0]["after"][name]) for name in means)
 
 
+@pytest.mark.slow
+def test_notice_to_one_of_three(tmp_path):
+    """Without unused parameters, DDP arranges its buckets anew after the first step, and adds in another order."""
+    options = [*OPTIONS, "train_dataloader.batch_size=2", "find_unused_parameters=True"]
+    strike, (whole, parts) = Strike(7, "before", signal.SIGTERM), (tmp_path / "whole", tmp_path / "parts")
+    assert train_ranks(3, whole, options=options) == [0] * 3, output(whole)
+    assert train_ranks(3, parts, options=options, preparations=(None, None, strike.install)) == [EXIT_STOPPED] * 3
+    assert train_ranks(3, parts, "--resume", options=options) == [0] * 3, output(parts)
+    assert differences(final_state(parts), final_state(whole)) == []
+
+
 @pytest.mark.parametrize("divided", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_notice_to_one_of_two(live, tmp_path, divided):
     """divided: the optimizer's state is spread over the processes; it steps as a whole one does."""

@@ -55,8 +55,8 @@ class _RemovingLater:
 class SafeCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
 
-    All ranks share the main one's buffers, such as BatchNorm's statistics, when a checkpoint is written and training
-    begins. A checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for
+    All ranks share the main one's buffers, such as BatchNorm's statistics, from the start and with each checkpoint. A
+    checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for
     all; at least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest
     checkpoint, once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
     """
