@@ -56,13 +56,13 @@ def write_folders(root: Path) -> Path:
 
 
 def write_tree(root: Path, names: Sequence[str], **counts: int) -> Path:
-    """A tree of class folders, with the shape of a class in each image; counts: images of a class in each split."""
+    """A tree of three class folders, with the shape of a class in each image; counts: of a class in each split."""
     for split, count in counts.items():
-        images = ShapeImages(10 * count, split, seed=1, size=(40, 52))
-        for label, name in enumerate(names):
+        images = ShapeImages(10 * count, split, seed=1, size=(60, 64))
+        for label, name in zip((0, 5, 9), names, strict=True):
             (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                Image.fromarray(images[10 * i + label].image).save(root / split / name / f"{i}.png")
+            for i in (i for i in range(10 * count) if images.label(i) == label):
+                Image.fromarray(images[i].image).save(root / split / name / f"{i}.png")
     return root
 
 

@@ -128,7 +128,7 @@ def test_there_is_a_baseline_for_each_other_attention():
 
 @pytest.mark.slow
 def test_fine_tuning_learns_from_few_images(tmp_path):
-    """Three easy classes of 60 images, 3 epochs: 97.5 % were measured, and 33 % is chance."""
+    """Three easy classes of 60 images, 3 epochs: 96 to 100 % were measured, and 33 % is chance."""
     data = write_tree(tmp_path / "data", "abc", train=60, val=40)
     options = on_images(data, batch=16, size=64, epochs=3) | {"load_from": "timm://soft_pico"}
     result = train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
