@@ -100,7 +100,8 @@ def load_export_model(
         network = FeatureMaps(network, stages)
         outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
     return ExportModel(
-        name=model or cfg["architecture"],
+        # Not the path of a local folder.
+        name=cfg["architecture"] if model is None or model.startswith("local-dir:") else model,
         model=network.eval().requires_grad_(False),
         input_size=(channels, height, width),
         mean=tuple(mean),

@@ -9,12 +9,15 @@ import timm
 from publications import run
 
 from soft_vit.data import CLASSES
+from soft_vit.export import load_export_model
 from soft_vit.weights import load_index
 
 
 def test_hub_folder_is_read_by_timm(published, assert_published):
     folder = published / "hub"
     assert_published(timm.create_model(f"local-dir:{folder}", pretrained=True))
+    # Exported, it names the model instead of a folder of this machine.
+    assert load_export_model(f"local-dir:{folder}").name == "soft_pico"
     config = json.loads((folder / "config.json").read_text())
     assert config["label_names"] == list(CLASSES)
     assert config["pretrained_cfg"]["mean"] == [0.5] * 3
