@@ -65,6 +65,7 @@ class SafeCheckpointHook(CheckpointHook):
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
         self.saved_iter: int | None = None
+        self._due = False
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
@@ -94,6 +95,13 @@ class SafeCheckpointHook(CheckpointHook):
             )
         if (notes := notes_of_run(runner)) is not None:
             checkpoint["meta"][NOTES_KEY] = notes.to_dict()
+
+    def every_n_train_iters(self, runner: Runner, n: int, start: int = 0) -> bool:
+        """Put off a checkpoint until the end of a window of accumulated gradients, which are not saved."""
+        self._due |= super().every_n_train_iters(runner, n, start)
+        now = self._due and runner.optim_wrapper.should_update()
+        self._due &= not now
+        return now
 
     def before_val_epoch(self, runner: Runner) -> None:
         _share_buffers(runner)

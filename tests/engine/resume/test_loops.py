@@ -77,6 +77,15 @@ def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, 
         assert resumed.top1 is not None
 
 
+def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
+    """Epochs of three batches are windows of two and of one."""
+    options = OPTIONS | {"default_hooks.checkpoint.by_epoch": False, "optim_wrapper.accumulative_counts": 2}
+    train(DEMO, work_dir=tmp_path / "a", options=options, validate=False)
+    assert sorted(path.stem for path in tmp_path.glob("a/*.pth")) == [f"iter_{i}" for i in (2, 3, 5, 6, 8, 9)]
+    train(DEMO, work_dir=tmp_path / "b", options=options, validate=False, resume=str(tmp_path / "a" / "iter_5.pth"))
+    assert_same_state(tmp_path / "a" / "iter_9.pth", tmp_path / "b" / "iter_9.pth", "state_dict", "optimizer")
+
+
 def test_loaders_without_a_position(by_iteration, tmp_path):
     with pytest.raises(ValueError, match="batch_sampler"):
         train(DEMO, work_dir=tmp_path, options=OPTIONS | {"train_dataloader.batch_sampler": {"type": "BatchSampler"}})
