@@ -154,18 +154,10 @@ def test_checkpoint_with_one_set():
         choose_weights(checkpoint, ema=True)
 
 
-NAN, INF = torch.tensor([1.0, math.nan]), torch.tensor(-math.inf)
-
-
 @pytest.mark.parametrize(
-    ("checkpoint", "named"),
-    [
-        ({"state_dict": {"a.weight": NAN}}, "state_dict.a.weight"),
-        ({"state_dict": {}, "ema_state_dict": {"module.a": INF}}, "module.a"),
-        ({"state_dict": {}, "optimizer": {"state": {0: {"exp_avg": INF}}}}, "state.0.exp_avg"),
-        ({"state_dict": {"a": torch.ones(2), "n": torch.tensor(3)}, "optimizer": {"param_groups": [1]}}, None),
-    ],
+    ("part", "content"), [("state_dict", math.nan), ("ema_state_dict", math.inf), ("optimizer", -math.inf), (None, 1.0)]
 )
-def test_checkpoint_that_is_not_finite_is_not_written(checkpoint, named):
-    with pytest.raises(ValueError, match=named) if named else nullcontext():
+def test_checkpoint_that_is_not_finite_is_not_written(part, content):
+    checkpoint = {"state_dict": {}, part: {"state": {0: torch.tensor([1.0, content])}}}
+    with pytest.raises(ValueError, match=f"{part}.state.0") if part else nullcontext():
         SafeCheckpointHook(interval=1).before_save_checkpoint(SimpleNamespace(model=Net()), checkpoint)
