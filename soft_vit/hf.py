@@ -145,7 +145,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     except Exception:
         replaced.undo()
         raise
-    model.config.soft_vit = {"kind": kind, "blocks": replaced.report.blocks, **options}
+    note = {"kind": kind, "blocks": replaced.report.blocks, **options}
+    model.config.soft_vit = [*getattr(model.config, "soft_vit", []), note]
     replaced.report.params_before, replaced.report.flops_before = before
     replaced.report.params_after, replaced.report.flops_after = after
     return replaced.report
@@ -158,14 +159,15 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
     fit it.
     """
     config = transformers.AutoConfig.from_pretrained(name)
-    note = dict(getattr(config, "soft_vit", {}))
-    if not note or not config.architectures:
+    notes = getattr(config, "soft_vit", [])
+    if not notes or not config.architectures:
         raise ValueError(f"config.json of {name} must note a swap by soft_vit; load other models by transformers.")
     cls: Any = getattr(transformers, config.architectures[0])
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         cls.__init__(self, *args, **options)
-        _replace(self, note.pop("kind"), note.pop("blocks"), note)
+        for note in notes:
+            _replace(self, note["kind"], note["blocks"], {key: note[key] for key in note.keys() - {"kind", "blocks"}})
 
     swapped = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
@@ -204,10 +206,13 @@ def _replace(model: Any, kind: str, blocks: Iterable[int] | None, options: dict[
         report.kept += [place + part for part, _ in attn.named_parameters() if part in kept]
         report.new += [place + part for part, _ in attn.named_parameters() if part not in kept]
         report.dropped += [place + part for part in dropped]
-    hook = tower.register_forward_pre_hook(_give_map, with_kwargs=True)
+    hook = None
+    if _give_map not in tower._forward_pre_hooks.values():
+        hook = tower.register_forward_pre_hook(_give_map, with_kwargs=True)
 
     def undo() -> None:
-        hook.remove()
+        if hook is not None:
+            hook.remove()
         for parent, name, old in layers:
             setattr(parent, name, old)
 
