@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from soft_vit.data.coco import PROBLEMS, read_coco
+from soft_vit.data.coco import read_coco
 
 HEIGHT, WIDTH = 60, 90
 SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
@@ -19,7 +19,7 @@ def annotation(number=1, **changes):
 def content(*annotations, **changes):
     images = [
         {"id": 7, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH},
-        {"id": 3, "file_name": "deep/b.jpg", "height": 31, "width": 33},
+        {"id": 3, "file_name": "./deep//b.jpg", "height": 31, "width": 33},
     ]
     categories = [{"id": 90, "name": "ring"}, {"id": 5, "name": "star"}]
     return {"images": images, "categories": categories, "annotations": list(annotations), **changes}
@@ -36,22 +36,20 @@ def read(tmp_path):
 
 
 def test_labels_are_contiguous_in_the_order_of_category_ids(read):
-    found = read(content(annotation(1), annotation(2, category_id=90), annotation(3, image_id=3, bbox=[0, 0, 33, 31])))
-    assert (found.classes, found.category_ids) == (["star", "ring"], [5, 90])
+    objects = annotation(1), annotation(2, category_id=90), annotation(3, image_id=3, bbox=[0, 0, 33, 31])
+    value = content(*objects)
+    # Two classes may have one name.
+    value["categories"].append({"id": 7, "name": "star"})
+    found = read(value)
+    assert (found.classes, found.category_ids) == (["star", "star", "ring"], [5, 7, 90])
     first, second = found.images
     assert (first.id, first.file_name, first.height, first.width) == (7, "a.jpg", HEIGHT, WIDTH)
-    np.testing.assert_array_equal(first.labels, [0, 1])
+    np.testing.assert_array_equal(first.labels, [0, 2])
     np.testing.assert_array_equal(first.boxes, [[10, 10, 30, 30]] * 2)
     np.testing.assert_array_equal(second.boxes, [[0, 0, 33, 31]])
+    # Names are compared as paths.
+    assert second.file_name == "deep/b.jpg"
     assert not found.problems.sentences()
-
-
-def test_categories_of_one_name_are_two_classes(read):
-    value = content(annotation(1), annotation(2, category_id=90))
-    value["categories"] = [{"id": number, "name": "star"} for number in (5, 90)]
-    found = read(value)
-    assert (found.classes, found.category_ids) == (["star", "star"], [5, 90])
-    np.testing.assert_array_equal(found.images[0].labels, [0, 1])
 
 
 def test_a_crowd_is_kept_for_the_evaluation_only(read):
@@ -65,6 +63,7 @@ BAD_IMAGES = [
     ("image_broken", {"file_name": "c.jpg", **SIDES}),
     ("image_broken", {"id": 8, **SIDES}),
     ("image_broken", {"id": 8, "file_name": "c.jpg", "height": 0, "width": 4}),
+    ("image_broken", {"id": 8, "file_name": "c.jpg", "height": None, "width": 80.5}),
     ("image_broken", "c.jpg"),
     ("image_broken", {"id": 7, "file_name": "a.jpg", **SIDES}),
     ("image_missing", {"id": 8, "file_name": "c.jpg", **SIDES}),
@@ -77,26 +76,8 @@ def test_numbers_may_be_text_or_have_a_point_and_annotations_any_id(read):
     value["images"][0].update(id="7", width=90.0, height="60")
     image = read(value).images[0]
     assert (image.id, image.width, image.height) == (7, WIDTH, HEIGHT)
-    assert [(entry["id"], entry["image_id"], entry["category_id"]) for entry in image.objects] == [
-        (1, 7, 5),
-        (2, 7, 5),
-        (3, 7, 5),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("part", "changes", "field"),
-    [
-        ("images", {"id": "c"}, "id 'c'"),
-        ("images", {"width": 80.5}, "width 80.5"),
-        ("images", {"height": None}, "height None"),
-        ("annotations", {"image_id": "c"}, "image_id 'c'"),
-    ],
-)
-def test_a_field_that_is_no_whole_number_is_named(read, part, changes, field):
-    value = content(annotation(1), annotation(2))
-    value[part][1].update(changes)
-    assert field in read(value).problems.sentences()[0]
+    found = [(entry["id"], entry["image_id"], entry["category_id"]) for entry in image.objects]
+    assert found == [(1, 7, 5), (2, 7, 5), (3, 7, 5)]
 
 
 @pytest.mark.parametrize(("kind", "image"), BAD_IMAGES)
@@ -105,8 +86,7 @@ def test_a_bad_image_is_counted(read, kind, image):
     value["images"].append(image)
     found = read(value)
     assert {problem: len(names) for problem, names in found.problems.items()} == {kind: 1}
-    usable = [entry.id for entry in found.images if entry.has_file]
-    assert usable == [7, 3]
+    assert [entry.id for entry in found.images if entry.has_file] == [7, 3]
 
 
 # Kind of the problem, what is changed, and whether the annotation is still there for the evaluation.
@@ -151,21 +131,12 @@ def test_a_bad_annotation_is_counted_and_not_trained_on(read, kind, changes, eva
     assert image.trainable.sum() == 1 + (kind == "box_clipped")
 
 
-def test_every_kind_of_problem_has_a_case():
-    assert {kind for kind, *_ in BAD_IMAGES + BAD_OBJECTS} == set(PROBLEMS)
-
-
-def test_a_clipped_box_stays_in_the_image(read):
-    image = read(content(annotation(bbox=[-5, 50, 200, 20]))).images[0]
-    np.testing.assert_array_equal(image.boxes, [[0, 50, WIDTH, HEIGHT]])
-    # The evaluation takes what the file says.
-    assert image.objects[0]["bbox"] == [-5, 50, 200, 20]
-
-
-def test_rounding_is_no_problem(read):
-    found = read(content(annotation(bbox=[-0.3, 0, WIDTH + 0.4, HEIGHT])))
-    assert not found.problems.sentences()
-    np.testing.assert_array_equal(found.images[0].boxes, [[0, 0, WIDTH, HEIGHT]])
+def test_a_box_stays_in_the_image(read):
+    found = read(content(annotation(bbox=[-5, 50, 200, 20]), annotation(2, bbox=[-0.3, 0, WIDTH + 0.4, HEIGHT])))
+    np.testing.assert_array_equal(found.images[0].boxes, [[0, 50, WIDTH, HEIGHT], [0, 0, WIDTH, HEIGHT]])
+    # The evaluation takes what the file says, and rounding is no problem.
+    assert found.images[0].objects[0]["bbox"] == [-5, 50, 200, 20]
+    assert found.problems == {"box_clipped": ["1"]}
 
 
 def test_the_report_names_the_first_of_each_kind(read):
@@ -174,30 +145,16 @@ def test_the_report_names_the_first_of_each_kind(read):
     assert [sentence.partition(": ")[2] for sentence in sentences] == ["7 (10, 11, 12, 13, 14 and 2 more).", "1 (2)."]
 
 
-def without(key):
-    value = content(annotation())
-    del value[key]
-    return value
-
-
 REFUSED = {
-    "no JSON": ("{", "JSON"),
     "half a file": (json.dumps(content(annotation()))[:-20], "JSON"),
     "nested too deeply": ("[" * 100_000, "JSON"),
     "a list": ("[]", "list 'images'"),
-    "no images": (without("images"), "list 'images'"),
-    "no annotations": (without("annotations"), "list 'annotations'"),
-    "no categories": (without("categories"), "list 'categories'"),
-    "captions": (content(categories={}), "list 'categories'"),
+    "no annotations": ({"images": [], "categories": []}, "list 'annotations'"),
     "empty categories": (content(categories=[]), "categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category"),
     "category with a word as id": (content(categories=[{"id": "a", "name": "a"}]), "id 'a'"),
     "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "different ids"),
-    "empty images": (content(images=[]), "0 of 0"),
-    "only broken images": (
-        content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": -60, "width": 90}]),
-        "0 of 2 .* -60",
-    ),
+    "only broken images": (content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": -6, "width": 9}]), "0 of 2"),
 }
 
 
@@ -223,9 +180,3 @@ def test_a_file_outside_of_the_folder_is_missing(read, name):
     value = content(annotation())
     value["images"][0]["file_name"] = name
     assert [image.has_file for image in read(value).images] == [False, True]
-
-
-def test_names_are_compared_as_paths(read):
-    value = content(annotation())
-    value["images"][0]["file_name"] = "./deep//b.jpg"
-    assert read(value).images[0].file_name == "deep/b.jpg"

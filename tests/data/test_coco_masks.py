@@ -42,9 +42,6 @@ def test_polygons_are_decoded_as_pycocotools_does():
     assert problem is None
     rle = reference.merge(reference.frPyObjects(polygons[:2], HEIGHT, WIDTH))
     np.testing.assert_array_equal(decode_segmentation(checked, HEIGHT, WIDTH), reference.decode(rle))
-
-
-def test_no_masks_are_no_run_lengths():
     assert encode_masks(np.zeros((0, 5, 7), bool)) == []
 
 

@@ -8,12 +8,16 @@ from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import IGNORED, find_label_maps
 
 CLASSES = ["ground", "disc", "bar"]
+MAPS = "annotations/training"
 
 
-def save(path, array, mode=None):
+def save(path, array):
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(array)
-    (image if mode is None else image.convert(mode)).save(path)
+    Image.fromarray(array).save(path)
+
+
+def load_all(maps):
+    return [maps.load(pair)[1] for pair in maps.pairs]
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def test_pairs_and_classes_are_found(tree):
     assert maps.classes == CLASSES
     found = [(image.name, labels.name) for image, labels in maps.pairs]
     assert found == [("a.jpg", "a.png"), ("b.jpg", "b.png"), ("more/c.jpg", "more/c.png")]
-    assert [maps.load(pair)[1].shape for pair in maps.pairs] == [(5, 7), (9, 4), (5, 7)]
+    assert [labels.shape for labels in load_all(maps)] == [(5, 7), (9, 4), (5, 7)]
 
 
 @pytest.mark.parametrize("reduce", [True, False])
@@ -62,54 +66,35 @@ def without_maps(tree):
     (tree / "annotations/training/more/c.png").unlink()
 
 
-def without_images(tree):
-    for path in (tree / "images/training").rglob("*.jpg"):
-        path.unlink()
-
-
-FINDING = [
-    (without_maps, ValueError, r"2 of 3 .*a\.png"),
-    (without_images, ValueError, "images"),
-    (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt or objectInfo150\.txt"),
-    (lambda tree: (tree / "annotations").rename(tree / "masks"), FileNotFoundError, "annotations/training"),
-]
-
-
-@pytest.mark.parametrize(("damage", "kind", "sentence"), FINDING)
-def test_what_is_missing_is_named(tree, damage, kind, sentence):
-    damage(tree)
-    with pytest.raises(kind, match=sentence):
-        find_label_maps(tree, "training")
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:50])
 
 
-CHECKING = [
-    (lambda folder: save(folder / "a.png", np.full((5, 7), 4, np.uint8)), r"a\.png: .*got 4"),
-    (lambda folder: save(folder / "b.png", np.zeros((4, 9), np.uint8)), r"b\.png: .*got 4 x 9"),
-    (lambda folder: save(folder / "a.png", np.zeros((5, 7, 3), np.uint8)), r"a\.png: .*\(5, 7, 3\)"),
-    (lambda folder: cut(folder / "more/c.png"), r"more/c\.png: "),
-    (lambda folder: (folder / "b.png").write_bytes(b"<html>"), r"b\.png: "),
-    (lambda folder: save(folder / "a.png", np.full((5, 7), 3000, np.uint16)), r"a\.png: .*got 3000"),
+DAMAGE = [
+    (without_maps, ValueError, r"2 of 3 .*a\.png"),
+    (lambda tree: [path.unlink() for path in tree.rglob("*.jpg")], ValueError, "images"),
+    (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt or objectInfo150\.txt"),
+    (lambda tree: (tree / "annotations").rename(tree / "masks"), FileNotFoundError, "annotations/training"),
+    (lambda tree: save(tree / MAPS / "a.png", np.full((5, 7), 4, np.uint8)), BadImage, r"a\.png: .*got 4"),
+    (lambda tree: save(tree / MAPS / "b.png", np.zeros((4, 9), np.uint8)), BadImage, r"b\.png: .*got 4 x 9"),
+    (lambda tree: save(tree / MAPS / "a.png", np.zeros((5, 7, 3), np.uint8)), BadImage, r"a\.png: .*\(5, 7, 3\)"),
+    (lambda tree: cut(tree / MAPS / "more/c.png"), BadImage, r"more/c\.png: "),
+    (lambda tree: (tree / MAPS / "b.png").write_bytes(b"<html>"), BadImage, r"b\.png: "),
+    (lambda tree: save(tree / MAPS / "a.png", np.full((5, 7), 3000, np.uint16)), BadImage, r"a\.png: .*got 3000"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "sentence"), CHECKING)
-def test_label_maps_that_do_not_fit_are_named(tree, damage, sentence):
-    damage(tree / "annotations/training")
-    maps = find_label_maps(tree, "training", reduce_zero_label=True)
-    with pytest.raises(BadImage, match=sentence):
-        [maps.load(pair) for pair in maps.pairs]
+@pytest.mark.parametrize(("damage", "kind", "sentence"), DAMAGE)
+def test_what_is_missing_or_does_not_fit_is_named(tree, damage, kind, sentence):
+    damage(tree)
+    with pytest.raises(kind, match=sentence):
+        load_all(find_label_maps(tree, "training", reduce_zero_label=True))
 
 
 def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
     """3 is the last of three classes where 0 means unlabelled, and out of range where 0 is the first class."""
-    save(tree / "annotations/training/a.png", np.full((5, 7), 3, np.uint8))
-    maps = find_label_maps(tree, "training", reduce_zero_label=True)
-    assert maps.load_labels(maps.pairs[0][1]).max() == 2
-    assert maps.doubts() == []
+    save(tree / MAPS / "a.png", np.full((5, 7), 3, np.uint8))
+    assert find_label_maps(tree, "training", reduce_zero_label=True).doubts() == []
     maps = find_label_maps(tree, "training")
     with pytest.raises(BadImage, match=r"got 3.*reduce_zero_label=True"):
         maps.load_labels(maps.pairs[0][1])
@@ -118,7 +103,7 @@ def test_the_highest_class_depends_on_the_meaning_of_zero(tree):
 def test_classes_from_zero_are_not_shifted_unnoticed(tree):
     for path in (tree / "annotations/training").rglob("*.png"):
         save(path, np.minimum(np.asarray(Image.open(path)), 2))
-    maps = find_label_maps(tree, "training")
-    assert set(np.concatenate([maps.load(pair)[1].ravel() for pair in maps.pairs])) == {0, 1, 2}
+    found = load_all(find_label_maps(tree, "training"))
+    assert set(np.concatenate([labels.ravel() for labels in found])) == {0, 1, 2}
     (sentence,) = find_label_maps(tree, "training", reduce_zero_label=True).doubts()
     assert "contain 0 but not 3" in sentence

@@ -1,5 +1,3 @@
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,12 +6,6 @@ from soft_vit.data import CLASSES
 from soft_vit.data.demo.scenes import draw_scene
 from soft_vit.data.demo.shapes import SPLITS
 from soft_vit.data.demo.trees import CATEGORY_IDS, make_tree
-
-
-def as_jpeg(image: np.ndarray) -> np.ndarray:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "jpeg", quality=95)
-    return np.asarray(Image.open(file))
 
 
 def test_coco_tree_reads_as_coco(tmp_path):
@@ -30,7 +22,7 @@ def test_coco_tree_reads_as_coco(tmp_path):
         for position, image in enumerate(coco.dataset["images"]):
             scene = draw_scene(2, SPLITS[split] + position, (80, 112))
             with Image.open(tmp_path / "coco" / f"{split}2017" / image["file_name"]) as opened:
-                assert (np.asarray(opened) == as_jpeg(scene.image)).all()
+                assert np.abs(np.asarray(opened, dtype=int) - scene.image).mean() < 16
             annotations = coco.loadAnns(coco.getAnnIds(image["id"]))
             for annotation, instance in zip(annotations, scene.instances, strict=True):
                 assert annotation["category_id"] == CATEGORY_IDS[instance.label]
@@ -63,12 +55,10 @@ def test_ade_tree(tmp_path):
                 assert (np.asarray(opened) == draw_scene(0, SPLITS[split] + position, 64).label_map).all()
 
 
-@pytest.mark.parametrize(("arguments", "value"), [(dict(task="coco", train=0), "0"), (dict(task="ade"), "mine")])
-def test_bad_arguments(arguments, value, tmp_path):
-    """The folder must be empty."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/file.txt").touch()
-    out = tmp_path / ("mine" if value == "mine" else "tree")
-    with pytest.raises(ValueError, match=value):
-        make_tree(out, **arguments)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+def test_bad_arguments_write_nothing(tmp_path):
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        make_tree(tmp_path / "tree", "coco", train=0)
+    with pytest.raises(ValueError, match="empty folder"):
+        make_tree(tmp_path, "ade")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
