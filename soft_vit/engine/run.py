@@ -47,7 +47,7 @@ class TrainResult:
             average = self.metrics.get("ema/accuracy/top1")
             also = "" if average is None else f", {average:.2f} % with averaged weights,"
             line = f"Final top-1 accuracy: {self.top1:.2f} %{also} on {self.images} held-out images."
-        elif self.images:
+        elif self.metrics:
             values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
             line = f"Final metrics on {self.images} held-out images: {values}."
         else:

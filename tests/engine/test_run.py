@@ -19,7 +19,9 @@ from soft_vit.engine.run import TrainResult
         ({"accuracy/top1": 50.0}, 4, ["50.00 %", " 4 "]),
         ({"accuracy/top1": 50.0, "ema/accuracy/top1": 75.0}, 4, ["50.00 %", "75.00 %", " 4 "]),
         ({"mIoU": 0.5}, 4, ["mIoU 0.5000", " 4 "]),
+        # Without validation data, and resumed at the end of a run.
         ({}, 0, ["without validation"]),
+        ({}, 4, ["without validation"]),
     ],
 )
 def test_last_sentence(metrics, images, shown):
