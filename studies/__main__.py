@@ -28,9 +28,12 @@ MODULES = {
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    study, *rest = argv or sys.argv[1:] or [""]
+    study, *rest = argv or sys.argv[1:] or ["--help"]
+    if study in ("-h", "--help"):
+        print(__doc__)
+        return
     if study not in MODULES:
-        sys.exit(__doc__)
+        raise ValueError(f"STUDY must be one of {', '.join(MODULES)}, got {study}.")
     import_module(MODULES[study]).main(rest)
 
 
