@@ -134,8 +134,9 @@ def evaluate(
     # 4. Write the files.
     if is_main_process():
         if out is not None:
-            asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta)
-            asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct, pretrained=pretrained)
+            asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
+            asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
+            asked |= dict(pretrained=pretrained if named else None)
             write_atomically(out, _json(metrics, asked).encode())
         if per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)
