@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 from functools import partial, wraps
 from inspect import signature
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from soft_vit.layers.attention import ATTENTIONS, name_hint
-from soft_vit.layers.attention.base import grid_limit, window
+from soft_vit.layers.attention.base import at_least, grid_limit, window
 from soft_vit.layers.attention.bottleneck import average_tokens
 from soft_vit.layers.attention.cosformer import cosformer_attention, turned_features
 from soft_vit.layers.attention.efficient import efficient_attention
@@ -70,12 +70,18 @@ def _focused(q: Tensor, k: Tensor, v: Tensor, layout: Layout, power: float = 3.0
 def _performer(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, projection: Tensor | None = None, kernel: Kernel = "softmax"
 ) -> Tensor:
-    return favor_attention(q, k, v, _random_features(q) if projection is None else projection, kernel, layout)
+    kernel = check_choice("kernel", kernel, get_args(Kernel))
+    return favor_attention(q, k, v, _random_features(q, projection), kernel, layout)
 
 
-def _random_features(q: Tensor) -> Tensor:
-    """Return the same random features `[F, D]` for all queries `[..., D]`, as many as the module draws."""
-    return _draw_features(q.shape[-1]).to(q.device)
+def _random_features(q: Tensor, projection: Tensor | None) -> Tensor:
+    """Return projection `[F, D]`; for None the same features in all calls, as many as the module draws."""
+    D = q.shape[-1]
+    if projection is None:
+        return _draw_features(D).to(q.device)
+    if projection.ndim != 2 or projection.shape[1] != D:
+        raise ValueError(f"projection must have shape [F, {D}], got {tuple(projection.shape)}.")
+    return projection
 
 
 # Drawn while a graph is captured, as a constant of it.
@@ -108,6 +114,7 @@ def _nystrom(
     iters: int = 6,
 ) -> Tensor:
     limit = grid_limit("max_landmarks", max_landmarks, sequence=True)
+    sr_ratio, iters = at_least("sr_ratio", sr_ratio), at_least("iters", iters, 0)
     (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, sr_ratio, limit) for x in (q, k))
     return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, inverse, iters)
 
@@ -122,7 +129,7 @@ def _skyformer(
     ridge: float = 0.01,
 ) -> Tensor:
     limit = grid_limit("max_landmarks", max_landmarks, sequence=True)
-    return skyformer_attention(q, k, v, layout, sr_ratio, limit, ridge)
+    return skyformer_attention(q, k, v, layout, at_least("sr_ratio", sr_ratio), limit, ridge)
 
 
 def _soft(
@@ -142,7 +149,7 @@ def _soft(
     q = q * scale
     limit = grid_limit("max_bottleneck", max_bottleneck, sequence=True)
     maps = q.flatten(0, 1).mT[..., None]
-    tokens, exist = average_tokens(maps, window(sr_ratio, sequence=True), limit, layout)
+    tokens, exist = average_tokens(maps, window(at_least("sr_ratio", sr_ratio), sequence=True), limit, layout)
     tokens = tokens.unflatten(0, q.shape[:2])
     if exist is not None:
         tokens = isolate_missing(tokens, exist)
@@ -196,8 +203,8 @@ def _packed_focused(q: Tensor, k: Tensor, v: Tensor, packing: Packing, power: fl
 def _packed_performer(
     q: Tensor, k: Tensor, v: Tensor, packing: Packing, projection: Tensor | None = None, kernel: Kernel = "softmax"
 ) -> Tensor:
-    projection = (_random_features(q) if projection is None else projection).to(q.dtype)
-    if check_choice("kernel", kernel, ("softmax", "relu")) == "relu":
+    projection = _random_features(q, projection).to(q.dtype)
+    if check_choice("kernel", kernel, get_args(Kernel)) == "relu":
         return _divided(relu_features(q, projection), relu_features(k, projection), v, packing)
     largest = packing.largest(key_exponents(k, projection).masked_fill(~packing.inside, -math.inf))
     return _divided(query_features(q, projection, largest), key_features(k, projection, largest), v, packing)
@@ -295,23 +302,22 @@ def attention(
     torch.Size([2, 4, 196, 32])
     """
     operator = _operator(kind, options)
-    _check_tensors(query, key, value, "BHND")
+    _check_tensors(query, key, value, kind, "BHND")
     (B, _, M, _), mask = key.shape, key_padding_mask
     if kind not in CROSS_KINDS and query.shape[2] != M:
         raise ValueError(
             f"key must be as many tokens as query for {kind!r}, which relates tokens of one sequence, got {M} keys for "
             f"{query.shape[2]} queries."
         )
-    if mask is not None and not torch.compiler.is_compiling():
+    layout = Layout((M, 1), 0, mask)
+    if mask is not None:
         if mask.dtype != torch.bool or mask.shape != (B, M):
             raise ValueError(
                 f"key_padding_mask must be torch.bool of shape {(B, M)}, True where a key counts, got {mask.dtype} of "
                 f"shape {tuple(mask.shape)}."
             )
-        if not mask.any(1).all():
+        if not torch.compiler.is_compiling() and not mask.any(1).all():
             raise ValueError("key_padding_mask must have at least one True in each row.")
-    layout = Layout((M, 1), 0, mask)
-    if mask is not None:
         # NaN in padding must not reach others, also by landmarks of queries.
         same, key, value = key is query, layout.keep(key), layout.keep(value)
         query = query if kind in CROSS_KINDS else key if same else layout.keep(query)
@@ -346,7 +352,7 @@ def varlen_attention(
     operator = _operator(kind, options)
     if operator.packed is None:
         raise ValueError(f"kind must be one of {', '.join(PACKED_KINDS)} for packed sequences, got {kind!r}.")
-    _check_tensors(query, key, value, "THD")
+    _check_tensors(query, key, value, kind, "THD")
     if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"cu_seqlens must be torch.int32 or torch.int64 of shape [S + 1], got {cu_seqlens.dtype} of shape "
@@ -361,7 +367,7 @@ def varlen_attention(
 def _operator(kind: str, options: dict[str, Any]) -> Operator:
     """Return the functions of a kind; ValueError for an unknown kind or option."""
     if kind not in OPERATORS:
-        hint = name_hint(kind, OPERATORS, f"use one of {', '.join(OPERATORS)}.")
+        hint = name_hint(str(kind), OPERATORS, f"use one of {', '.join(OPERATORS)}.")
         raise ValueError(f"kind must be one of soft_vit.FUNCTIONAL_KINDS, got {kind!r}; {hint}")
     operator = OPERATORS[kind]
     if options:
@@ -373,14 +379,22 @@ def _operator(kind: str, options: dict[str, Any]) -> Operator:
     return operator
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor, letters: str) -> None:
-    """ValueError unless tensors have these dimensions, fit each other and have one floating dtype."""
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor, kind: str, letters: str) -> None:
+    """ValueError unless tensors have these dimensions, fit each other and the kind, and have one floating dtype."""
     shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
     if not query.ndim == key.ndim == value.ndim == len(letters):
         raise ValueError(f"query, key and value must have shape [{', '.join(letters)}], got {shapes}.")
     leading = query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"query, key and value must have as many {letters} as each other, got {shapes}.")
+        first, second = letters[:2]
+        raise ValueError(
+            f"query, key and value must have equal {first} and {second}, query and key equal D, and key and value as "
+            f"many tokens, got {shapes}."
+        )
+    if kind == "hydra" and value.shape[-1] != key.shape[-1]:
+        raise ValueError(f"value must have as many channels as key for 'hydra', which multiplies them, got {shapes}.")
+    if 0 in key.shape[1:]:
+        raise ValueError(f"key must have at least one head, token and channel, got {shapes}.")
     if not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
         dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
         raise ValueError(f"query, key and value must have one floating dtype, got {dtypes}.")
@@ -391,7 +405,7 @@ def _rescale(query: Tensor, key: Tensor, scale: float | None, kind: str) -> tupl
     if scale is None:
         return query, key
     scaled, factor = OPERATORS[kind].scaled, scale * query.shape[-1] ** 0.5
-    if scaled is None or scale <= 0:
+    if scaled is None or not 0 < scale < math.inf:
         requirement = "None, as its formula has no factor" if scaled is None else "positive"
         raise ValueError(f"scale must be {requirement}, for {kind!r}, got {scale}.")
     if scaled == "products":

@@ -213,6 +213,15 @@ T = torch.zeros(8, 3, 4)
         "dtype": lambda: soft_vit.attention(Q, Q.double(), V),
         "floating": lambda: soft_vit.attention(Q.long(), Q.long(), V.long()),
         r"\[B, H, N, D\]": lambda: soft_vit.attention(Q[0], Q[0], V[0]),
+        "got None": lambda: soft_vit.attention(Q, Q, V, None),
+        "channels": lambda: soft_vit.attention(Q, Q, V, "hydra"),
+        "one head, token": lambda: soft_vit.attention(Q, Q[:, :, :0], V[:, :, :0], "performer"),
+        "kernel": lambda: soft_vit.attention(Q, Q, V, "performer", kernel="gelu"),
+        "projection": lambda: soft_vit.attention(Q, Q, V, "performer", projection=torch.zeros(8, 5)),
+        "sr_ratio": lambda: soft_vit.attention(Q, Q, V, "nystrom", sr_ratio=0),
+        "iters": lambda: soft_vit.attention(Q, Q, V, "nystrom", iters=-1),
+        "sr_ratio must": lambda: soft_vit.attention(Q, Q, V, "soft", sr_ratio=0),
+        "positive": lambda: soft_vit.attention(Q, Q, V, "softmax", scale=float("nan")),
         "(2, 1, 8, 4)": lambda: soft_vit.attention(Q, Q[:, :1], V[:, :1]),
         "one sequence": lambda: soft_vit.attention(Q, Q[:, :, :7], V[:, :, :7], "sima"),
         "torch.bool": lambda: soft_vit.attention(Q, Q, V, key_padding_mask=torch.zeros(2, 8)),
@@ -231,7 +240,14 @@ def test_mistakes(named, call):
         call()
 
 
-@pytest.mark.parametrize("kind", ["linear", "performer", "hydra", "soft"])
+@pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
+def test_batches_without_images(kind):
+    q, k, v = qkv(*[(0, 3, 8, 4)] * 3)
+    for mask in (None, torch.ones(0, 8, dtype=torch.bool)):
+        assert soft_vit.attention(q, k, v, kind, key_padding_mask=mask).shape == v.shape
+
+
+@pytest.mark.parametrize("kind", ["linear", "performer", "hydra", "soft", "nystrom"])
 def test_one_graph(kind):
     q, k, v = qkv(*[(2, 3, 9, 4)] * 3)
     compiled = torch.compile(soft_vit.attention, backend="eager", fullgraph=True)

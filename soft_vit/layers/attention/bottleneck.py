@@ -68,7 +68,7 @@ def average_tokens(maps: Tensor, window: Size, limit: Size | None, layout: Layou
 
 def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) -> tuple[Tensor, Tensor]:
     """Return `run_averages` of sequences as maps `[B * H, D, N, 1]` whose mask is `[B, N]`: `[B * H, M, D]`."""
-    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], -1))
+    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], len(maps) // max(1, mask.shape[0])))
     tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
     return tokens.flatten(0, 1), exist
 
