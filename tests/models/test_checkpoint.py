@@ -109,9 +109,8 @@ def test_a_head_is_left_out_on_request(pico_file, pico_weights):
     torch.manual_seed(1)
     overlay = {"file": str(pico_file), "num_classes": -1}
     model = timm.create_model("soft_pico", pretrained=True, pretrained_cfg_overlay=overlay, num_classes=11, img_size=64)
-    assert not torch.equal(model.head.weight, pico_weights["head.weight"])
-    kept = "stages.2.blocks.1.mlp.fc1.weight"
-    assert torch.equal(model.state_dict()[kept], pico_weights[kept])
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, pico_weights[name]) == (name != "head.weight"), name
 
 
 @pytest.mark.parametrize("source", ["file", "state_dict"])
@@ -178,7 +177,6 @@ def test_missing_file(tmp_path):
     ("weights", "name", "options", "message"),
     [
         (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
-        (released, "soft_medium", {}, r"stages\.2\.pos_embed .*\(1, 196, 320\)"),
         (lambda: {"conv1.weight": torch.zeros(1)}, "soft_tiny", {}, r"conv1\.weight"),
         (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"stages\.3\.cls_token"),
         (released, "soft_tiny", {"local_kernel": 7}, r"local\.weight"),
@@ -198,19 +196,6 @@ def test_missing_file(tmp_path):
             {"img_size": 64},
             r"stages\.0\.pos_embed .*\(1, 384, 32\)",
         ),
-    ],
-    ids=[
-        "depth",
-        "width",
-        "foreign",
-        "class token",
-        "shape",
-        "plain",
-        "reversible",
-        "surplus",
-        "infinite",
-        "window",
-        "map",
     ],
 )
 def test_weights_of_another_model(weights, name, options, message):
@@ -240,14 +225,17 @@ WRAPPERS = {
 class TestLoadStateDict:
     """torch's load_state_dict, which timm calls for `checkpoint_path` and MMEngine for its checkpoints."""
 
-    @pytest.mark.parametrize("way", ["load_state_dict", "file", "checkpoint_path", "folder", "mmengine", *WRAPPERS])
+    @pytest.mark.parametrize(
+        "way", ["load_state_dict", "file", "file of a ViT", "checkpoint_path", "folder", "mmengine", *WRAPPERS]
+    )
     def test_weights_are_resampled_from_the_noted_image_size(self, way, tmp_path):
         """A map of 8 x 32 has as many positions as one of 16 x 16. timm's `checkpoint_path` drops the note."""
-        create = partial(timm.create_model, "linformer_pyramid_pico", num_classes=3)
+        name = "linformer_vit_tiny_patch16" if "ViT" in way else "linformer_pyramid_pico"
+        create = partial(timm.create_model, name, num_classes=3)
         wrap = WRAPPERS.get(way, torch.nn.Sequential)
         trained, file = create(img_size=96 if way == "checkpoint_path" else (32, 128)), tmp_path / "file.pth"
         torch.save(trained.state_dict(), file)
-        if way == "file":
+        if way.startswith("file"):
             found = wrap(create(img_size=64, pretrained=True, pretrained_cfg_overlay={"file": str(file)}))
         elif way == "checkpoint_path":
             found = wrap(create(img_size=64, checkpoint_path=str(file)))
@@ -321,12 +309,6 @@ class TestIdentify:
         assert name in identify(unwrap_state_dict(model.state_dict()))
         meta = {NOTES_KEY: Notes(name).to_dict()}
         assert identify(unwrap_state_dict({"state_dict": model.state_dict(), "meta": meta})) == [name]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name", ["a", "stages.0.pos_embed", "blocks.0.norm1.weight"])
-    def test_no_model(self, name):
-        with pytest.raises(ValueError, match="such as"):
-            identify(unwrap_state_dict({name: torch.ones(1)}))
 
 
 @pytest.mark.parametrize(

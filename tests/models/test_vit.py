@@ -10,7 +10,6 @@ from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS
-from soft_vit.models import checkpoint_filter_fn
 from soft_vit.models.vit import VIT_MODELS, AttentionViT
 
 every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
@@ -80,16 +79,6 @@ def test_images_of_any_size_equal_a_model_that_was_built_for_them(kind: str) -> 
     torch.testing.assert_close(resized(images(64, 112)), expected)
     for name, value in built.state_dict().items():
         torch.testing.assert_close(resized.state_dict()[name], value, msg=name)
-
-
-def test_weights_of_another_image_size_load_by_name(tmp_path) -> None:
-    kind = "linformer"
-    model = create(kind)
-    file = tmp_path / "weights.pth"
-    torch.save(model.state_dict(), file)
-    loaded = create(kind, img_size=(64, 112), pretrained=True, pretrained_cfg_overlay={"file": str(file)})
-    expected = checkpoint_filter_fn(model.state_dict(), loaded)
-    assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
 
 
 def test_patches_are_dropped_where_no_grid_is_needed() -> None:
