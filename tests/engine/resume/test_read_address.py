@@ -9,6 +9,7 @@ from crafted import Call, saved
 from file_server import file_server
 from mmengine.runner import CheckpointLoader
 
+import soft_vit.engine  # noqa: F401  replaces the loaders of MMEngine
 from soft_vit.weights.fetch import lookup_folders
 
 
