@@ -2,17 +2,10 @@ import mmpretrain.models  # noqa: F401  registers its classes
 import pytest
 import timm
 import torch
-from mmengine.registry import MODELS as ROOT_MODELS
-from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
+from mmpretrain.registry import MODELS
 from mmpretrain.structures import DataSample
 
 from soft_vit.dense import SOFT
-from soft_vit.registry import MODELS
-
-
-def test_every_registry_knows_it():
-    for registry in (ROOT_MODELS, MODELS, MMPRETRAIN_MODELS):
-        assert registry.get("SOFT") is registry.get("soft_vit.SOFT") is SOFT
 
 
 @pytest.mark.parametrize(
@@ -56,10 +49,6 @@ def pretrained(path, **options) -> dict:
     return dict(type="Pretrained", checkpoint=str(path), **options)
 
 
-def maps_of_classifier(classifier: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    return classifier.eval().forward_intermediates(x, intermediates_only=True)
-
-
 @pytest.mark.parametrize("prefix", ["", "model."])
 def test_weights_of_a_classifier_give_its_maps(prefix, tmp_path):
     classifier, path = timm.create_model("soft_pico", num_classes=7).eval(), tmp_path / "weights.pth"
@@ -72,23 +61,18 @@ def test_weights_of_a_classifier_give_its_maps(prefix, tmp_path):
     torch.testing.assert_close(backbone(x), tuple(expected), rtol=0, atol=0)
 
 
-def test_a_detector_passes_on_all_weights_of_its_backbone(tmp_path):
+def test_weights_of_a_detector_fit_its_backbone_or_are_refused(tmp_path):
     donor, path = SOFT("soft_pico"), tmp_path / "detector.pth"
     torch.nn.init.constant_(donor.out_norms[2].weight, 3.0)
     torch.save({"state_dict": {f"backbone.{k}": v for k, v in donor.state_dict().items()}}, path)
     backbone = SOFT("soft_pico", init_cfg=pretrained(path, prefix="backbone."))
     backbone.init_weights()
     torch.testing.assert_close(backbone.state_dict(), donor.state_dict(), rtol=0, atol=0)
-
-
-def test_weights_that_do_not_fit_are_refused(tmp_path):
-    own = tmp_path / "own.pth"
-    torch.save({f"backbone.{k}": v for k, v in SOFT("soft_pico").state_dict().items()}, own)
     cases = [
         (pretrained(tmp_path / "lost.pth"), "lost.pth"),
-        (pretrained(own), "a detector"),
-        (pretrained(own, prefix="encoder."), "'encoder.'"),
-        (pretrained(own, prefix="backbone."), "missing"),
+        (pretrained(path), "a detector"),
+        (pretrained(path, prefix="encoder."), "'encoder.'"),
+        (pretrained(path, prefix="backbone."), "missing"),
     ]
     for init_cfg, message in cases:
         backbone = SOFT("soft_pico", depths=(1, 1, 3, 1), init_cfg=init_cfg)
@@ -96,16 +80,16 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
             backbone.init_weights()
 
 
-@pytest.mark.parametrize("arguments", [{"arch": "soft_huuge"}, {"attention": "softt"}])
-def test_bad_arguments_are_named(arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments.values()))):
-        SOFT(**arguments)
+def test_an_arch_that_is_no_pyramid_is_named():
+    with pytest.raises(ValueError, match="resnet18"):
+        SOFT("resnet18")
 
 
-def test_mmpretrain_trains_with_it():
+@pytest.mark.parametrize("name", ["SOFT", "soft_vit.SOFT"])
+def test_mmpretrain_trains_with_it(name):
     head = dict(type="LinearClsHead", num_classes=5, in_channels=160, topk=(1,))
-    backbone, neck = dict(type="SOFT", arch="soft_pico", out_indices=(3,)), dict(type="GlobalAveragePooling")
-    model = MMPRETRAIN_MODELS.build(dict(type="ImageClassifier", backbone=backbone, neck=neck, head=head))
+    backbone, neck = dict(type=name, arch="soft_pico", out_indices=(3,)), dict(type="GlobalAveragePooling")
+    model = MODELS.build(dict(type="ImageClassifier", backbone=backbone, neck=neck, head=head))
     model.init_weights()
     samples = [DataSample().set_gt_label(label) for label in (1, 4)]
     model.loss(torch.randn(2, 3, 64, 96), samples)["loss"].backward()

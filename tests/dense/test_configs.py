@@ -40,14 +40,9 @@ def test_parts_are_known_and_parameters_as_many_as_published(path):
         model = MODELS.build({**cfg.model, "data_preprocessor": None})
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(1e6 * PUBLISHED.get(path.stem, count / 1e6), rel=0.03)
-
-
-@pytest.mark.parametrize("path", [param for param in PATHS if "1x_coco" in param.id])
-def test_the_schedule_on_coco_is_the_published_one(path):
-    config = resolve(path)
-    warmup, steps = config.param_scheduler
-    assert (config.train_cfg.max_epochs, warmup.end, steps.milestones) == (12, 500, [8, 11])
-    assert config.optim_wrapper.optimizer == {"type": "AdamW", "lr": 1e-4, "weight_decay": 1e-4}
-    # On eight processes.
-    assert config.train_dataloader.batch_size * 8 == config.auto_scale_lr.base_batch_size == 16
-    assert config.model.backbone.model_name in path.stem
+    if "1x_coco" in path.stem:
+        # The published schedule, on eight processes.
+        warmup, steps = cfg.param_scheduler
+        assert (cfg.train_cfg.max_epochs, warmup.end, steps.milestones) == (12, 500, [8, 11])
+        assert cfg.optim_wrapper.optimizer == {"type": "AdamW", "lr": 1e-4, "weight_decay": 1e-4}
+        assert cfg.train_dataloader.batch_size * 8 == cfg.auto_scale_lr.base_batch_size == 16

@@ -107,8 +107,6 @@ def test_what_torchvision_lacks_is_refused_by_name():
         mmcv_ops.soft_nms(random_boxes(3), torch.rand(3))
     with pytest.raises(NotImplementedError, match="pool_mode='avg'"):
         mmcv_ops.roi_align(torch.randn(1, 1, 8, 8), torch.tensor([[0, 1.0, 1, 6, 6]]), (2, 2), 1.0, 2, "max", True)
-    assert "torchvision" in mmcv_ops.get_compiler_version()
-    assert mmcv_ext.install() is False
 
 
 def test_a_compiled_module_stays(tmp_path, monkeypatch):

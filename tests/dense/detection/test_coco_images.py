@@ -80,13 +80,8 @@ def test_transforms_leave_boxes_inside_and_not_empty(tree, transforms):
 
 
 def test_empty_images_are_left_out_on_demand(copy):
-    def empty_two(content):
-        gone = {content["images"][0]["id"], content["images"][1]["id"]}
-        content["annotations"] = [a for a in content["annotations"] if a["image_id"] not in gone]
-
-    everything = len(CocoImages(str(copy), *TRAIN))
-    change(copy, empty_two)
-    assert len(CocoImages(str(copy), *TRAIN)) == everything - 2
+    change(copy, lambda content: [entry.update(image_id=16) for entry in content["annotations"]])
+    assert len(CocoImages(str(copy), *TRAIN)) == 1
     whole = CocoImages(str(copy), *TRAIN, masks=True, filter_empty=False)
     assert len(whole) == 16
     assert whole[0]["data_samples"].gt_instances.masks.shape == (0, 96, 112)
@@ -120,7 +115,7 @@ def test_images_are_read_from_an_archive(copy):
     packed, plain = (CocoImages(str(copy), TRAIN[0], folder, transforms=[]) for folder in ("packed", TRAIN[1]))
     # File names may begin with the folder of the images.
     change(
-        copy, lambda content: [image.update(file_name=f"packed/{image['file_name']}") for image in content["images"]]
+        copy, lambda content: [image.update(file_name="packed/" + image["file_name"]) for image in content["images"]]
     )
     assert len(CocoImages(str(copy), TRAIN[0], "packed")) == len(plain)
     assert len(packed) == len(plain)
@@ -130,27 +125,14 @@ def test_images_are_read_from_an_archive(copy):
 
 def test_unusable_data_is_refused_in_one_sentence(copy):
     cases = [
-        ([], {}, ValueError, "data_root"),
-        ([str(copy), TRAIN[0], "nothing"], {}, FileNotFoundError, "nothing"),
-        ([str(copy), "none.json", TRAIN[1]], {}, FileNotFoundError, "annotation file"),
-        ([str(copy), *VAL], {}, ValueError, "object to train on"),
-        ([str(copy), *TRAIN], {"transforms": [{"type": "RandomFlipp"}]}, ValueError, "RandomFlipp"),
+        ([], {}, "data_root"),
+        ([str(copy), *VAL], {}, "object to train on"),
+        ([str(copy), *TRAIN], {"transforms": [{"type": "RandomFlipp"}]}, "RandomFlipp"),
     ]
     change(copy, lambda content: content["annotations"].clear(), VAL[0])
-    for arguments, options, error, message in cases:
-        with pytest.raises(error, match=message):
+    for arguments, options, message in cases:
+        with pytest.raises(ValueError, match=message):
             CocoImages(*arguments, **options)
-
-
-def test_an_image_turned_by_its_exif_data_has_the_annotated_size(copy):
-    path = sorted((copy / TRAIN[1]).iterdir())[0]
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    with Image.open(path) as image:
-        expected = np.asarray(image)
-        image.rotate(90, expand=True).save(path, quality=95, exif=exif)
-    found = CocoImages(str(copy), *TRAIN, transforms=[], filter_empty=False)[0]["inputs"].permute(1, 2, 0).numpy()
-    assert np.abs(found.astype(int) - expected).mean() < 5
 
 
 def test_a_file_outside_of_the_folder_is_never_read(copy):

@@ -79,10 +79,5 @@ def test_a_class_beyond_those_of_the_data_is_refused():
 
 def test_the_table_names_each_class():
     table = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
-    lines = class_table(table, ["ground", "disc", "bar"]).splitlines()
-    assert [" ".join(line.split()) for line in lines] == [
-        "class IoU Acc",
-        "ground 75.00 75.00",
-        "disc 80.00 100.00",
-        "bar - -",
-    ]
+    lines = "class IoU Acc ground 75.00 75.00 disc 80.00 100.00 bar - -"
+    assert class_table(table, ["ground", "disc", "bar"]).split() == lines.split()
