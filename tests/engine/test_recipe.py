@@ -9,6 +9,7 @@ import logging
 import math
 import warnings
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import timm
@@ -35,32 +36,25 @@ def config() -> Config:
     return resolved(CONFIGS / "soft_tiny.py")
 
 
-# Steps of the optimizer before the one that has this learning rate.
-CHOSEN = (0, 1, WARM_UP // 2, WARM_UP - 1, WARM_UP, WARM_UP + 1, 100 * STEPS, 155 * STEPS, 250 * STEPS, TOTAL - 1)
-# Start, peak, the middle of the cosine, and the end to a step of it.
-PUBLISHED = {0: 1e-6, WARM_UP: 1e-3, 155 * STEPS: 0.000525, TOTAL - 1: 5e-5}
-
-
-def learning_rate(step: int) -> float:
-    if step < WARM_UP:
-        # MMEngine arrives with the last step of the warm-up, not with the first after it.
-        return 1e-6 + (1e-3 - 1e-6) * step / (WARM_UP - 1)
-    progress = (step - WARM_UP) / (TOTAL - WARM_UP)
-    return 5e-5 + (1e-3 - 5e-5) * (1 + math.cos(math.pi * progress)) / 2
-
-
-class Loop(BaseLoop):
-    def __init__(self) -> None:
-        pass
-
-    def run(self) -> None:
-        pass
+# Learning rate of a step by its number: the ends, the middle of the warm-up, whose last step has the peak, and the
+# cosine after a fifth and a half of its length.
+PUBLISHED = {
+    0: 1e-6,
+    WARM_UP // 2: 1e-6 + 999e-6 * (WARM_UP // 2) / (WARM_UP - 1),
+    WARM_UP - 1: 1e-3,
+    WARM_UP: 1e-3,
+    WARM_UP + (TOTAL - WARM_UP) // 5: 5e-5 + 950e-6 * (1 + math.cos(math.pi / 5)) / 2,
+    155 * STEPS: 525e-6,
+    TOTAL - 1: 5e-5,
+}
 
 
 def test_learning_rate(config):
     """At the chosen steps, by the schedulers that a Runner makes."""
     wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], config.optim_wrapper.optimizer.lr))
-    runner = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=Loop(), max_epochs=EPOCHS, logger=logging)
+    runner = SimpleNamespace(
+        train_dataloader=range(STEPS), _train_loop=Mock(BaseLoop), max_epochs=EPOCHS, logger=logging
+    )
     schedulers, seen = Runner._build_param_scheduler(runner, config.param_scheduler, wrapper), {}
     with warnings.catch_warnings():
         # Of steps of the schedule without any of the optimizer.
@@ -69,8 +63,6 @@ def test_learning_rate(config):
             seen[step] = wrapper.param_groups[0]["lr"]
             for scheduler in schedulers:
                 scheduler.step()
-    # MMEngine multiplies its way through all steps: each rounds by 2^-53 at most.
-    assert [seen[step] for step in CHOSEN] == pytest.approx(list(map(learning_rate, CHOSEN)), rel=TOTAL * 2**-52)
     assert {step: seen[step] for step in PUBLISHED} == pytest.approx(PUBLISHED, rel=1e-6)
 
 

@@ -71,10 +71,6 @@ def test_run_that_diverges_leaves_its_checkpoint(tmp_path, spoil):
     newest = find_newest_checkpoint(tmp_path)
     assert newest.name == "epoch_1.pth"
     assert all(value.isfinite().all() for value in weights(newest).values())
-    # And it serves.
-    spoil(set())
-    train(DEMO, work_dir=tmp_path, resume="auto", options=OPTIONS)
-    assert find_newest_checkpoint(tmp_path).name == "epoch_2.pth"
     logs = "".join(path.read_text() for path in tmp_path.glob("*/*.log"))
     assert "Iteration 8:" in logs
 
@@ -104,10 +100,10 @@ def test_hooks_of_mmpretrain_and_mmdet_switch_the_pipeline(tmp_path, monkeypatch
         return loss(self, inputs, samples)
 
     monkeypatch.setattr(TimmProgressClassifier, "loss", watched)
-    options = {**OPTIONS, "custom_hooks": [hook]}
+    options = tiny(images=4, batch=2, epochs=2) | {"custom_hooks": [hook]}
     # Workers that live on from epoch to epoch have a data set of their own.
     loading = {"train_dataloader.num_workers": 1, "train_dataloader.persistent_workers": True}
     train(DEMO, work_dir=tmp_path, options=options | loading, validate=False)
-    assert black == [False] * 5 + [True] * 5
+    assert black == [False, False, True, True]
     train(DEMO, work_dir=tmp_path, options=options | {"train_cfg.max_epochs": 3}, resume="auto", validate=False)
-    assert black[10:] == [True] * 5
+    assert black[4:] == [True, True]

@@ -15,25 +15,20 @@ def mean_of_mirrored(model: Model, axis: int = -1) -> Model:
     return lambda images: (sum(model(x).softmax(1) for x in (images, images.flip(axis))) / 2).log()
 
 
-def test_mean_of_an_image_and_its_mirror_image(checkpoint, models, tmp_path):
-    # A model's own preprocessor comes before that of the config, with one view or with two.
-    options = {**OPTIONS, "data_preprocessor": {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}}
-    options["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
-    out = tmp_path / "out.json"
-    metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=options)
-    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["plain"])))
-    assert json.loads(out.read_text())["tta"] is True
-
-
 def test_views_of_the_config(checkpoint, models, tmp_path):
     flips = [{"type": "RandomFlip", "prob": prob, "direction": "vertical"} for prob in (0.0, 1.0)]
     views = {"type": "TestTimeAug", "transforms": [flips, [{"type": "PackInputs"}]]}
     own = {"tta_pipeline": [{"type": "LoadedImage"}, views], "tta_model": {"type": "AverageClsScoreTTA"}}
-    metrics = evaluate(DEMO, checkpoint, tta=True, work_dir=tmp_path, options=OPTIONS | own)
-    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["averaged"], axis=-2)))
+    # A model's own preprocessor comes before that of the config, with one view or with two.
+    own["data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}
+    own["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
+    out = tmp_path / "out.json"
+    metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=OPTIONS | own)
+    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["plain"], axis=-2)))
+    assert json.loads(out.read_text())["tta"] is True
 
 
-def test_views_of_another_crop_in_a_folder(models, folders, tmp_path):
+def test_an_image_and_its_mirror_image_in_a_folder(models, folders, tmp_path):
     """The name of a timm model brings a normalisation of its own; the config of the training stays."""
     torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
     (tmp_path / DEMO.name).write_text("trained = True")

@@ -28,26 +28,19 @@ def test_view_of_a_config(cfg, asked, expected):
 
 
 def test_view_is_set_between_loading_and_packing():
+    """In each data set inside of others."""
     load, pack = {"type": "LoadImageFromFile"}, {"type": "mmpretrain.datasets.PackInputs", "meta_keys": ()}
-    cfg = config([load, RESIZE, pack], size=64)
+    drawn = {"type": "A", "size": 64}
+    inner = [{"type": "RepeatDataset", "dataset": drawn}, {"type": "B", "pipeline": [load, RESIZE, pack]}]
+    cfg = Config({"test_dataloader": {"dataset": {"type": "ConcatDataset", "datasets": inner}}, "model": {}})
     set_view(cfg, View(96, 0.9, "lanczos", "squash", (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)))
     crop = {"type": "TimmEvalCrop", "img_size": 96, "crop_pct": 0.9, "interpolation": "lanczos", "crop_mode": "squash"}
-    dataset = cfg.test_dataloader.dataset
-    assert dataset.pipeline == [load, crop, pack]
-    assert dataset.size == 96
+    repeated, other = cfg.test_dataloader.dataset.datasets
+    assert repeated.dataset == {"type": "A", "size": 96, "pipeline": [crop, {"type": "PackInputs"}]}
+    assert other.pipeline == [load, crop, pack]
+    assert "pipeline" not in cfg.test_dataloader.dataset
     assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
     assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
-
-
-def test_view_reaches_the_data_sets_inside_of_others():
-    inner = [{"type": "RepeatDataset", "dataset": {"type": "A", "size": 8}}, {"type": "B", "pipeline": [RESIZE]}]
-    cfg = Config({"test_dataloader": {"dataset": {"type": "ConcatDataset", "datasets": inner}}, "model": {}})
-    set_view(cfg, view_of_config(cfg, 96, None))
-    repeated, other = cfg.test_dataloader.dataset.datasets
-    assert repeated.dataset.size == 96
-    for dataset in (repeated.dataset, other):
-        assert [transform.get("img_size") for transform in dataset.pipeline] == [96, None]
-    assert "pipeline" not in cfg.test_dataloader.dataset
 
 
 def test_view_of_timm_is_the_one_it_reports():

@@ -9,7 +9,7 @@ from engine.runs import CONFIGS, on_images, scalars
 from mmengine.registry import MODELS
 from torch import nn
 
-from soft_vit.engine import TimmProgressClassifier, evaluate, train
+from soft_vit.engine import TimmProgressClassifier, train
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
@@ -38,13 +38,13 @@ def source() -> nn.Module:
 )
 def test_head(source, classes, head, missing, said):
     model = small(num_classes=classes)
-    fresh = copy.deepcopy(model.head)
+    fresh = model.head.weight.clone()
     given = {name: value for name, value in source.state_dict().items() if head or not name.startswith("head.")}
     weights, sentences = fit_weights({"state_dict": given, "meta": {}}, model)
     assert len(sentences) == bool(said)
     assert all(text in sentences[0] for text in said)
     assert model.load_state_dict(weights, strict=False).missing_keys == missing
-    assert torch.equal(model.head.weight, fresh.weight if missing else source.head.weight)
+    assert torch.equal(model.head.weight, fresh if missing else source.head.weight)
     for name, value in source.state_dict().items():
         assert name.startswith("head.") or torch.equal(model.state_dict()[name], value), name
 
@@ -100,10 +100,6 @@ def test_weights_of_another_model(given, model, named):
         fit_weights(given(), model())
 
 
-def trained(model: nn.Module) -> set[str]:
-    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
 @pytest.mark.parametrize(
     ("name", "options", "count", "frozen"),
     [
@@ -116,7 +112,8 @@ def trained(model: nn.Module) -> set[str]:
 def test_what_is_frozen(name, options, count, frozen):
     model = timm.create_model(name, **options)
     freeze_stages(model, count)
-    assert trained(model) == {name for name, _ in model.named_parameters() if not name.startswith(frozen or "-")}
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad != name.startswith(frozen), name
 
 
 @pytest.mark.parametrize("count", [-1, 5])
@@ -161,7 +158,6 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     path, start = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"load_from": str(tmp_path / "source.pth")}
     result = train(path, work_dir=tmp_path / "run", options={**options, **start}, auto_scale_lr=True)
     assert result.images == 12
-
     assert "stages.0.pos_embed" in next(tmp_path.glob("run/*/*.log")).read_text()
     # 8 images of the 64 that 5e-4 belongs to.
     assert "6.25e-05" in capsys.readouterr().out
@@ -176,9 +172,6 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     assert rates == {0.75**i for i in range(4)}
     steps = [entry for entry in scalars(tmp_path / "run") if "loss" in entry]
     assert all(entry["lowest_lr"] == pytest.approx(0.75**3 * entry["highest_lr"]) for entry in steps)
-
-    metrics = evaluate(path, str(result.checkpoint), options=options, work_dir=tmp_path / "test")
-    assert metrics["accuracy/top1"] == pytest.approx(result.top1)
 
 
 @pytest.mark.parametrize("path", [*CONFIGS.glob("finetune/*.py"), *CONFIGS.glob("distill/*.py")], ids=lambda p: p.stem)

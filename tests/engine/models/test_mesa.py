@@ -1,7 +1,6 @@
 """MESA against its formula; a run with it is in tests/engine/test_zoo_recipes.py."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from engine.runs import DEMO, tiny
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from soft_vit.engine import EMAEvalHook, MesaClassifier, MesaHook, train
+from soft_vit.engine import MesaClassifier, train
 
 SMALL = dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), img_size=32)
 
@@ -29,19 +28,6 @@ def test_loss_is_the_formula():
     assert all(parameter.grad is None for parameter in other.parameters())
     assert {"loss", "loss_labels", "loss_mesa", "train_acc"} <= logged.keys()
     assert not any("average" in name for name in model.state_dict())
-
-
-def test_begins_after_a_share_of_the_run():
-    """Also of a run by iterations, which is one epoch."""
-    model, ema = MesaClassifier(model_name="mlla_tiny", num_classes=10, **SMALL), EMAEvalHook(momentum=0.5)
-    ema.ema_model = SimpleNamespace(module=model)
-    runner, hook = SimpleNamespace(model=model, hooks=[ema], epoch=0, max_epochs=1, max_iters=8), MesaHook(begin=0.25)
-    hook.before_train(runner)
-    begun = []
-    for runner.iter in (0, 1, 2, 7, 1):
-        hook.before_train_iter(runner, 0)
-        begun.append(bool(model.average))
-    assert begun == [False, False, True, True, False]
 
 
 def test_average_is_required(tmp_path):
