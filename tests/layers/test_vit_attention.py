@@ -2,7 +2,6 @@
 
 import copy
 import doctest
-import json
 import pickle
 import re
 from collections.abc import Callable
@@ -118,14 +117,6 @@ def test_copies_of_a_swapped_model_follow_their_images() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["performer", "soft"])
-def test_exported_with_any_batch(kind: str) -> None:
-    model = create(attn_layer(kind, feat_size=(4, 4)))
-    program = torch.export.export(model, (images(),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
-    torch.testing.assert_close(program.module()(images(batch=5)), model(images(batch=5)))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME)
 def test_compiled(kind: str) -> None:
     torch._dynamo.reset()
@@ -183,12 +174,6 @@ def test_bad_arguments(make: Callable[[], Any], words: str) -> None:
 def test_biases_are_those_of_the_block() -> None:
     model = create(attn_layer("linear"), qkv_bias=False, proj_bias=False)
     assert not [name for name, _ in model.blocks.named_parameters() if ".attn." in name and name.endswith(".bias")]
-
-
-def test_a_model_is_saved_with_its_attention_by_name(tmp_path) -> None:
-    timm.models.save_for_hf(create(attn_layer("performer", num_features=32)), tmp_path)
-    arguments = json.loads((tmp_path / "config.json").read_text())["model_args"]
-    assert arguments["attn_layer"] == "soft_vit.attn_layer('performer', num_features=32)"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import timm
 
-from soft_vit.models import model_name
+from soft_vit.models import PYRAMID_MODELS, model_name
 from soft_vit.models.base import require_known
 
 # Published counts, 24.11 M for small, add up parameters and BatchNorm's buffers: the whole state dict.
@@ -39,6 +39,7 @@ def test_size_of_the_state(size, count):
 
 
 def test_names_of_models():
+    assert set(PYRAMID_MODELS) == set(timm.list_models(module="pyramid"))
     assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
     assert model_name("linformer", "pico") == "linformer_pyramid_pico"
     for attention, size, named in (("linformer", "huge", "huge"), ("perfomer", "tiny", "performer")):

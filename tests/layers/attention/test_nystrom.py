@@ -5,12 +5,6 @@ from soft_vit.layers.attention.landmarks import landmark_tokens
 from soft_vit.ops.layout import Layout
 
 
-def test_segment_landmarks_are_means_of_runs() -> None:
-    x = torch.randn(2, 3, 48, 5)
-    expected = x.view(2, 3, 12, 4, 5).mean(3)
-    torch.testing.assert_close(landmark_tokens(x, Layout((6, 8)), 2, None, "segment")[0], expected)
-
-
 @pytest.mark.parametrize("landmarks", ["grid", "segment"])
 @pytest.mark.parametrize(
     ("grid", "sr_ratio", "limit", "count"),

@@ -8,7 +8,7 @@ from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import family_of, images, shapes
 from torch import Tensor, nn
 
-from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, cut, join, linear_window, window_mask, window_shift
+from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, linear_window, window_shift
 
 BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", "v2", "swin")]
 
@@ -63,15 +63,6 @@ def test_linear_windows(feat_size: tuple[int, int], window: int, size: tuple[int
     assert linear_window(feat_size, window) == size
     assert window_shift(feat_size, size, True) == shift
     assert window_shift(feat_size, size, False) == 0
-
-
-def test_windows_join_to_the_map() -> None:
-    x = torch.randn(2, 7 * 8, 3)
-    for size, shift in (((3, 3), 1), ((7, 7), 0), ((7, 8), 0)):
-        windows = cut(x, (7, 8), size, shift)
-        assert windows.shape[1] == size[0] * size[1]
-        torch.testing.assert_close(join(windows, (7, 8), size, shift), x, rtol=0, atol=0)
-    assert window_mask(x, (6, 6), (3, 3), 0) is None
 
 
 def test_convolutions_of_pvt_v2_begin_with_a_variance_of_two_over_fan_out() -> None:
