@@ -21,7 +21,7 @@ from soft_vit.layers.attention import attention_class
 from soft_vit.layers.token_map import ImageMaps, TokenMap, maps_of_sizes
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, tokens_that_count
 from soft_vit.models.eval_mode import eval_mode
-from soft_vit.models.swap import SwapReport, _keep_projections, _projections
+from soft_vit.models.swap import SwapReport, _keep_projections, _projections, block_numbers
 from soft_vit.ops.flops import flop_counter
 
 KEPT_ATTENTIONS = (
@@ -35,6 +35,9 @@ KEPT_ATTENTIONS = (
     "CLIPAttention",
 )
 """Attentions with layers q_proj, k_proj, v_proj and o_proj or out_proj, whose swap keeps them."""
+
+HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token"}
+"""Options of `from_pretrained` that say where a file is."""
 
 
 def register() -> list[str]:
@@ -139,7 +142,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     Raises ValueError for an unknown attention, option or block, and a model of another form, which stays unchanged.
     """
     tower, _ = _attentions(model)
-    before, replaced = _cost(tower), _replace(model, kind, blocks, options)
+    before, replaced = _cost(tower), _replace(model, kind, blocks, **options)
     try:
         after = _cost(tower)
     except Exception:
@@ -155,10 +158,10 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
 def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
     """Load a model that `save_pretrained` wrote after a swap: a folder, or a repository of the hub.
 
-    kwargs: of transformers' `from_pretrained`. Raises ValueError for a config without a swap, and weights that do not
-    fit it.
+    kwargs: of transformers' `from_pretrained`. Raises ValueError for a config without a swap, and missing or unexpected
+    weights.
     """
-    config = transformers.AutoConfig.from_pretrained(name)
+    config = transformers.AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in kwargs.keys() & HUB_OPTIONS})
     notes = getattr(config, "soft_vit", [])
     if not notes or not config.architectures:
         raise ValueError(f"config.json of {name} must note a swap by soft_vit; load other models by transformers.")
@@ -167,11 +170,11 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
     def init(self: Any, *args: Any, **options: Any) -> None:
         cls.__init__(self, *args, **options)
         for note in notes:
-            _replace(self, note["kind"], note["blocks"], {key: note[key] for key in note.keys() - {"kind", "blocks"}})
+            _replace(self, **note)
 
     swapped = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
-    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}
     if problems:
         raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
     model.__class__ = cls
@@ -185,19 +188,16 @@ class _Replaced(NamedTuple):
     undo: Callable[[], None]
 
 
-def _replace(model: Any, kind: str, blocks: Iterable[int] | None, options: dict[str, Any]) -> _Replaced:
+def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any) -> _Replaced:
     """Replace attentions, and let the model give them the map of each image."""
     check_options(kind, options)
     tower, layers = _attentions(model)
-    indices = list(range(len(layers))) if blocks is None else list(blocks)
-    if any(not -len(layers) <= i < len(layers) for i in indices):
-        raise ValueError(f"blocks must be from 0 to {len(layers) - 1}, got {indices}.")
+    report = SwapReport(kind, block_numbers(blocks, len(layers)))
     cls = attention_class(kind)
     if hasattr(tower.config, "num_patches") and cls.fixed_feat_size:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
     if hasattr(tower, "rope_embeddings") and not (cls.qk_norm and cls.qk_of_each_token):
         raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
-    report = SwapReport(kind, sorted({i % len(layers) for i in indices}))
     replacements = {i: _replacement(layers[i][2], kind, _grid(tower.config), options) for i in report.blocks}
     for i, (attn, kept, dropped) in replacements.items():
         parent, name, _ = layers[i]

@@ -122,6 +122,18 @@ def test_swap(name, kind, tmp_path):
     assert relative_error(tokens_of(loaded, images), found) < budget(name)
 
 
+def test_another_head_on_a_swapped_model_of_a_subfolder(tmp_path):
+    config = transformers.ViTConfig(image_size=24, intermediate_size=32, num_labels=3, **SMALL)
+    model = transformers.ViTForImageClassification(config).double().eval()
+    soft_vit.swap_attention(model, "soft", max_bottleneck=(2, 2))
+    model.save_pretrained(tmp_path / "model")
+    given = dict(subfolder="model", dtype=torch.float64)
+    loaded = hf.from_pretrained(tmp_path, **given)
+    assert relative_error(loaded(**inputs("vit")).logits, model(**inputs("vit")).logits) < 1e-12
+    loaded = hf.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True, **given)
+    assert loaded(**inputs("vit")).logits.shape == (2, 5)
+
+
 def test_a_swapped_model_follows_the_size_of_its_images():
     model = make("dinov2")
     soft_vit.swap_attention(model, "local")
@@ -174,6 +186,8 @@ def test_mistakes(registered, tmp_path):
     for kind, name in (("linformer", "siglip2"), ("hydra", "dinov3")):
         with pytest.raises(ValueError, match=kind):
             soft_vit.swap_attention(make(name), kind)
+    with pytest.raises(ValueError, match="blocks"):
+        soft_vit.swap_attention(make("vit"), "linear", 1)
     make("vit").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"config\.json"):
         hf.from_pretrained(tmp_path)

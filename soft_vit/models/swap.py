@@ -171,13 +171,7 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
             f"The model must be one of timm's ViTs, with patch_embed, num_prefix_tokens, and blocks that each have an "
             f"attention `attn`, got {type(model).__name__}."
         )
-    if isinstance(blocks, int):
-        raise ValueError(f"blocks must be a list of numbers, such as [{blocks}], got {blocks}.")
-    count = len(found)
-    indices = list(range(count)) if blocks is None else list(blocks)
-    if any(not -count <= i < count for i in indices):
-        raise ValueError(f"blocks must be from 0 to {count - 1}, got {indices}.")
-    indices = sorted({i % count for i in indices})
+    indices = block_numbers(blocks, len(found))
     for i in indices:
         attn = getattr(found[i], "attn", None)
         if not isinstance(attn, KNOWN):
@@ -198,6 +192,16 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
             if applies:
                 raise ValueError(f"The attention of block {i} {what}, which other attentions cannot take over.")
     return indices
+
+
+def block_numbers(blocks: Iterable[int] | None, count: int) -> list[int]:
+    """Return the sorted numbers of some of count blocks, by default of all; ValueError unless they exist."""
+    if isinstance(blocks, int):
+        raise ValueError(f"blocks must be a list of numbers, such as [{blocks}], got {blocks}.")
+    numbers = list(range(count)) if blocks is None else list(blocks)
+    if any(not -count <= i < count for i in numbers):
+        raise ValueError(f"blocks must be from 0 to {count - 1}, got {numbers}.")
+    return sorted({i % count for i in numbers})
 
 
 def _sizes(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:
