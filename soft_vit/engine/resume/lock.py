@@ -26,7 +26,7 @@ def only_run_in(work_dir: str | Path) -> Iterator[None]:
         except (BlockingIOError, PermissionError):
             raise ValueError(
                 f"work_dir must not be the folder of a run that goes on, got {work_dir}; each would remove the other's "
-                "checkpoints."
+                "checkpoints. If none goes on, remove .lock in it."
             ) from None
         except OSError:
             # The file system lacks locks.
