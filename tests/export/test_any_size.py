@@ -17,7 +17,7 @@ CASES = [
     ("nystrom", {"landmarks": "segment"}),
     ("spatial_reduction", {"linear": True}),
     ("soft", {"sampling": "avg", "newton_iters": 2}),
-    ("soft", {"max_bottleneck": (3, 3), "newton_iters": 2}),
+    ("soft", {"max_bottleneck": (3, 3), "newton_iters": 2, "normalize": True}),
     ("ttt", {"rope": True}),
 ]
 

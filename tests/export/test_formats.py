@@ -138,10 +138,3 @@ def test_every_attention(attention, format, tmp_path):
         assert str(refused.value).isprintable()
     else:
         export(source, path, format, report=silent)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
-def test_any_size_with_a_capped_bottleneck(inverse, tmp_path):
-    source = source_of("soft_norm_pico", max_bottleneck=(3, 3), inverse=inverse)
-    export(source, tmp_path / "model.pt2", "torch_export", any_size=True, report=silent)

@@ -73,5 +73,5 @@ def test_int8_of_a_trained_model(pico, tmp_path):
     lines: list[str] = []
     path = export(pico, tmp_path / "pico.onnx", "onnx", int8=True, max_drop=1.0, report=lines.append)
     assert float(re.search(r"([\d.]+) % in float32", "".join(lines))[1]) > 95
-    # All weights but the smallest.
-    assert path.stat().st_size < 0.3 * 4 * sum(p.numel() for p in pico.model.parameters())
+    # Bytes instead of four, and the graph.
+    assert path.stat().st_size < 0.4 * 4 * sum(p.numel() for p in pico.model.parameters())
