@@ -64,7 +64,13 @@ def _linear(q: Tensor, k: Tensor, v: Tensor, layout: Layout, features: Features 
 
 
 def _focused(q: Tensor, k: Tensor, v: Tensor, layout: Layout, power: float = 3.0) -> Tensor:
-    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))
+    return linear_attention(q, k, v, layout, phi=_focus(power))
+
+
+def _focus(power: float) -> Callable[[Tensor], Tensor]:
+    if power <= 0:
+        raise ValueError(f"power must be positive, got power={power}.")
+    return partial(focused_features, power=power)
 
 
 def _performer(
@@ -196,7 +202,8 @@ def _packed_linear(q: Tensor, k: Tensor, v: Tensor, packing: Packing, features: 
 
 @_packed
 def _packed_focused(q: Tensor, k: Tensor, v: Tensor, packing: Packing, power: float = 3.0) -> Tensor:
-    return _divided(focused_features(q, power), focused_features(k, power), v, packing)
+    phi = _focus(power)
+    return _divided(phi(q), phi(k), v, packing)
 
 
 @_packed

@@ -218,6 +218,7 @@ T = torch.zeros(8, 3, 4)
         "one head, token": lambda: soft_vit.attention(Q, Q[:, :, :0], V[:, :, :0], "performer"),
         "kernel": lambda: soft_vit.attention(Q, Q, V, "performer", kernel="gelu"),
         "projection": lambda: soft_vit.attention(Q, Q, V, "performer", projection=torch.zeros(8, 5)),
+        "power": lambda: soft_vit.varlen_attention(T, T, T, BOUNDS, "focused", power=0),
         "sr_ratio": lambda: soft_vit.attention(Q, Q, V, "nystrom", sr_ratio=0),
         "iters": lambda: soft_vit.attention(Q, Q, V, "nystrom", iters=-1),
         "sr_ratio must": lambda: soft_vit.attention(Q, Q, V, "soft", sr_ratio=0),

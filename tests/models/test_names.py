@@ -1,9 +1,12 @@
 """Names of models and sizes, what they stand for, and the names that a mistake is answered with."""
 
+import importlib.util
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import timm
+import torch
 
 from soft_vit.models import PYRAMID_MODELS, model_name
 from soft_vit.models.base import require_known
@@ -36,6 +39,16 @@ def test_unknown(name, hint):
 def test_size_of_the_state(size, count):
     model = timm.create_model(f"soft_norm_{size}", device="meta")
     assert sum(value.numel() for value in model.state_dict().values()) == count
+
+
+def test_torch_hub():
+    root = str(Path(__file__).parents[2])
+    assert torch.hub.load(root, "soft_pico", source="local", num_classes=5).num_classes == 5
+    spec = importlib.util.spec_from_file_location("hubconf", f"{root}/hubconf.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    listed = {name for name in dir(module) if callable(getattr(module, name)) and not name.startswith("_")}
+    assert set(PYRAMID_MODELS) < listed < set(timm.list_models())
 
 
 def test_names_of_models():
