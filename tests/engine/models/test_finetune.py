@@ -1,6 +1,7 @@
 """Weights that find their place in another model, and stages that do not move."""
 
 import copy
+from functools import partial
 
 import pytest
 import timm
@@ -28,25 +29,31 @@ def source() -> nn.Module:
     return small()
 
 
+VIT, RESNET = (partial(timm.create_model, f"test_{name}") for name in ("vit", "resnet"))
+
+
 @pytest.mark.parametrize(
-    ("classes", "head", "missing", "said"),
+    ("build", "classes", "head", "size", "said"),
     [
-        (10, True, [], []),
-        (3, True, ["head.weight", "head.bias"], ["10 classes", "3 classes"]),
-        (10, False, ["head.weight", "head.bias"], ["10 classes"]),
+        (small, 10, True, {}, []),
+        (small, 3, True, {}, [("10 classes", "3 classes")]),
+        (small, 10, False, {}, [("10 classes",)]),
+        (VIT, 3, True, {"img_size": 96}, [("pos_embed",), ("10 classes", "3 classes")]),
+        (RESNET, 3, True, {}, [("10 classes", "3 classes")]),
     ],
 )
-def test_head(source, classes, head, missing, said):
-    model = small(num_classes=classes)
-    fresh = model.head.weight.clone()
-    given = {name: value for name, value in source.state_dict().items() if head or not name.startswith("head.")}
+def test_head(build, classes, head, size, said):
+    source, model = build(num_classes=10), build(num_classes=classes, **size)
+    name = model.pretrained_cfg["classifier"]
+    fresh = {key: value.clone() for key, value in model.state_dict().items()}
+    given = {key: value for key, value in source.state_dict().items() if head or not key.startswith(name)}
     weights, sentences = fit_weights({"state_dict": given, "meta": {}}, model)
-    assert len(sentences) == bool(said)
-    assert all(text in sentences[0] for text in said)
-    assert model.load_state_dict(weights, strict=False).missing_keys == missing
-    assert torch.equal(model.head.weight, fresh if missing else source.head.weight)
-    for name, value in source.state_dict().items():
-        assert name.startswith("head.") or torch.equal(model.state_dict()[name], value), name
+    for texts, sentence in zip(said, sentences, strict=True):
+        assert all(text in sentence for text in texts)
+    missing = model.load_state_dict(weights, strict=False).missing_keys
+    assert missing == ([f"{name}.weight", f"{name}.bias"] if said else [])
+    for key, value in model.state_dict().items():
+        assert (size and key == "pos_embed") or torch.equal(value, (fresh if key in missing else given)[key]), key
 
 
 @pytest.mark.parametrize(
@@ -76,21 +83,11 @@ def test_other_channels(source, in_chans):
     torch.testing.assert_close(model.stages[0].patch_embed[0].conv.weight, expected)
 
 
-@pytest.mark.parametrize(("name", "changes"), [("test_vit", {"img_size": 96}), ("test_resnet", {})])
-def test_other_timm_models(name, changes):
-    source, model = timm.create_model(name, num_classes=5), timm.create_model(name, num_classes=2, **changes)
-    weights, sentences = fit_weights(source.state_dict(), model)
-    assert len(sentences) == 1 + len(changes)
-    missing = model.load_state_dict(weights, strict=False).missing_keys
-    classifier = model.pretrained_cfg["classifier"]
-    assert set(missing) == {f"{classifier}.weight", f"{classifier}.bias"}
-
-
 @pytest.mark.parametrize(
     ("given", "model", "named"),
     [
         (lambda: small(depths=(1, 1, 2, 1)).state_dict(), small, "stages.2.blocks.1.attn"),
-        (lambda: small().state_dict(), lambda: timm.create_model("test_resnet"), "conv1.0.weight"),
+        (lambda: small().state_dict(), RESNET, "conv1.0.weight"),
         (lambda: small("linear_pyramid_pico").state_dict(), small, "stages.0.blocks.0.attn"),
         (lambda: {"state_dict": {}}, small, "state dict"),
     ],

@@ -63,15 +63,11 @@ def steps(model: LineariseClassifier, count: int) -> list[float]:
     return [float(model.train_step(batch, wrapper)["loss"].detach()) for _ in range(count)]
 
 
-SWAPS = {
-    "by name": ("linear_vit_tiny_patch16", {}, {0, 1}),
-    "some blocks": (NAME, dict(swap=dict(kind="linear", blocks=[-1])), {1}),
-}
-
-
-@pytest.mark.parametrize("how", SWAPS)
-def test_each_phase_trains_its_part(teacher_file, how):
-    name, options, blocks = SWAPS[how]
+@pytest.mark.parametrize(
+    ("name", "options", "blocks"),
+    [("linear_vit_tiny_patch16", {}, {0, 1}), (NAME, dict(swap=dict(kind="linear", blocks=[-1])), {1})],
+)
+def test_each_phase_trains_its_part(teacher_file, name, options, blocks):
     model = student(teacher_file, name, **options)
     kept = {block for block in range(2) if isinstance(model.model.blocks[block].attn, TimmAttention)}
     assert kept == {0, 1} - blocks

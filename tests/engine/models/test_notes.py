@@ -10,6 +10,7 @@ from mmengine.config import Config
 from torch import nn
 
 from soft_vit.data import CLASSES
+from soft_vit.engine import TimmProgressClassifier
 from soft_vit.engine.models.notes import cfg_of_config, notes_of_run
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.files import RESOURCES
@@ -36,17 +37,6 @@ def test_config(config, cfg):
     assert cfg_of_config(config) == cfg
 
 
-class Classifier(nn.Module):
-    """As mmpretrain's TimmClassifier."""
-
-    def __init__(self, **options) -> None:
-        super().__init__()
-        self.model = timm.create_model("soft_norm_pico", **options)
-        self.data_preprocessor = nn.Module()
-        for name, value in (("mean", 127.5), ("std", 51.0)):
-            self.data_preprocessor.register_buffer(name, torch.full((3, 1, 1), value))
-
-
 def test_a_run_notes_its_model_and_its_images(tmp_path):
     options = {"num_classes": 2, "drop_path_rate": 0.1, "max_bottleneck": (2, 2), "global_pool": "avg"}
     config = {
@@ -56,7 +46,8 @@ def test_a_run_notes_its_model_and_its_images(tmp_path):
         "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.001}},
     }
     data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": ["a b", "c"]}))
-    runner = SimpleNamespace(cfg=Config(config), model=Classifier(img_size=64, num_classes=2), train_dataloader=data)
+    classifier = TimmProgressClassifier("soft_norm_pico", img_size=64, num_classes=2, data_preprocessor=PIXELS)
+    runner = SimpleNamespace(cfg=Config(config), model=classifier, train_dataloader=data)
     notes = notes_of_run(runner)
     torch.save({"state_dict": {}, "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "a.pth")
     read = trained_notes(load_checkpoint_file(tmp_path / "a.pth"), tmp_path / "a.pth")
