@@ -44,25 +44,26 @@ def write_checkpoint(folder: Path, models: dict[str, torch.nn.Module]) -> str:
     return str(folder / "epoch_1.pth")
 
 
+def write_images(root: Path, images: ShapeImages, folders: dict[int, Sequence[str]]) -> None:
+    """Write each image into the folders of its class, if it has any."""
+    for i in (i for i in range(len(images)) if images.label(i) in folders):
+        for folder in folders[images.label(i)]:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[i].image).save(root / folder / f"{i:03}.png")
+
+
 def write_folders(root: Path) -> Path:
     """Images of four classes, larger than the model's and not square, in folders `named` and `numbered`."""
-    images = ShapeImages(40, "test", size=(50, 71))
-    for i in (i for i in range(40) if images.label(i) in THERE):
-        sample = images[i]
-        for folder in (f"named/{CLASSES[sample.label]}", f"numbered/{sample.label}"):
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(sample.image).save(root / folder / f"{i:03}.png")
+    folders = {label: (f"named/{CLASSES[label]}", f"numbered/{label}") for label in THERE}
+    write_images(root, ShapeImages(40, "test", size=(50, 71)), folders)
     return root
 
 
 def write_tree(root: Path, names: Sequence[str], **counts: int) -> Path:
     """A tree of three class folders, with the shape of a class in each image; counts: of a class in each split."""
     for split, count in counts.items():
-        images = ShapeImages(10 * count, split, seed=1, size=(60, 64))
-        for label, name in zip((0, 5, 9), names, strict=True):
-            (root / split / name).mkdir(parents=True)
-            for i in (i for i in range(10 * count) if images.label(i) == label):
-                Image.fromarray(images[i].image).save(root / split / name / f"{i}.png")
+        folders = {label: [name] for label, name in zip((0, 5, 9), names, strict=True)}
+        write_images(root / split, ShapeImages(10 * count, split, seed=1, size=(60, 64)), folders)
     return root
 
 

@@ -56,21 +56,6 @@ def test_head(build, classes, head, size, said):
         assert (size and key == "pos_embed") or torch.equal(value, (fresh if key in missing else given)[key]), key
 
 
-@pytest.mark.parametrize(
-    ("name", "img_size"),
-    [("soft_pico", 65), ("linformer_pyramid_pico", (48, 80)), ("synthesizer_pyramid_pico", (48, 80))],
-)
-def test_other_resolution(name, img_size):
-    source, model = small(name), small(name, img_size=img_size)
-    weights, sentences = fit_weights(source.state_dict(), model)
-    assert len(sentences) == 1
-    assert "stages.0.pos_embed from (1, 256," in sentences[0]
-    model.load_state_dict(weights)
-    source.set_input_size(img_size)
-    x = torch.randn(2, 3, *model.img_size)
-    torch.testing.assert_close(model(x), source(x), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("in_chans", [1, 4])
 def test_other_channels(source, in_chans):
     model = small(in_chans=in_chans)
