@@ -6,12 +6,10 @@ from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from PIL import Image
+from soft_vit.data.archives import FolderStorage
+from soft_vit.data.images import SUFFIXES, is_image
 
-from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image
-
-__all__ = ["Input", "find_inputs", "free_name", "printable", "read_input"]
+__all__ = ["Input", "find_inputs", "free_name", "printable"]
 
 
 class Input(NamedTuple):
@@ -54,14 +52,6 @@ def _find(given: str) -> Iterator[Input]:
     for entry in FolderStorage(path).entries():
         if is_image(entry.name):
             yield Input(path / entry.name, PurePosixPath(entry.name))
-
-
-def read_input(path: Path) -> Image.Image:
-    """Return the image in a file, in RGB. Raises BadImage."""
-    try:
-        return decode_image(FolderStorage(path.parent).read(Entry(path.name)))
-    except (OSError, ValueError) as error:
-        raise BadImage(str(error)) from error
 
 
 def printable(path: Path | PurePosixPath) -> str:

@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from soft_vit.data.images import BadImage
+from soft_vit.data.archives import Entry, FolderStorage
+from soft_vit.data.images import decode_image
 from soft_vit.engine.errors import one_line
 from soft_vit.predict.drawing import index_image
-from soft_vit.predict.inputs import Input, find_inputs, free_name, printable, read_input
+from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result
 from soft_vit.weights.files import write_atomically
@@ -117,8 +118,8 @@ def _predict_batch(
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = read_input(item.path)
-        except BadImage as error:
+            images[item] = decode_image(FolderStorage(item.path.parent).read(Entry(item.path.name)))
+        except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.
     for items in ([*images], *([item] for item in images)):

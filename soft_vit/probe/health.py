@@ -170,30 +170,20 @@ def measure_accuracies(model: nn.Module, batches: Batches, health: Mapping[str, 
 
 def health_table(health: Mapping[str, Probe]) -> str:
     """Return a Markdown table with a row for each attention, and dashes where columns do not apply."""
-    header = [
-        "layer",
-        "attention",
-        "tokens",
-        "share of output",
-        "row sum",
-        "effective rank",
-        "Newton residual",
-        "top-1 without it (%)",
-    ]
     rows = [
-        [
-            name,
-            found.attention,
-            _cell(found.num_tokens, "d"),
-            f"{100 * found.share:.3g} %" + " (dead)" * found.is_dead,
-            _cell(found.row_sum, ".3g"),
-            _cell(found.rank, ".1f"),
-            _cell(found.newton_residual, ".1e"),
-            _cell(found.accuracy_off and 100 * found.accuracy_off, ".1f"),
-        ]
+        {
+            "layer": name,
+            "attention": found.attention,
+            "tokens": _cell(found.num_tokens, "d"),
+            "share of output": f"{100 * found.share:.3g} %" + " (dead)" * found.is_dead,
+            "row sum": _cell(found.row_sum, ".3g"),
+            "effective rank": _cell(found.rank, ".1f"),
+            "Newton residual": _cell(found.newton_residual, ".1e"),
+            "top-1 without it (%)": _cell(found.accuracy_off and 100 * found.accuracy_off, ".1f"),
+        }
         for name, found in health.items()
     ]
-    return markdown_table(header, rows)
+    return markdown_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _cell(value: float | None, form: str) -> str:

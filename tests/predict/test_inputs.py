@@ -4,10 +4,8 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
-from PIL import ExifTags, Image
 
-from soft_vit.data.images import BadImage
-from soft_vit.predict.inputs import find_inputs, free_name, printable, read_input
+from soft_vit.predict.inputs import find_inputs, free_name, printable
 
 FOUND = ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]
 
@@ -45,22 +43,6 @@ def test_what_is_meant(tree, given, names):
 def test_mistakes(tree, given, error):
     with pytest.raises(error):
         find_inputs([given], Path("out"))
-
-
-def test_unreadable_file(tmp_path):
-    (tmp_path / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut off")
-    os.mkfifo(tmp_path / "pipe.jpg")
-    for name, message in (("cut.jpg", "OSError"), ("pipe.jpg", "not a regular file")):
-        with pytest.raises(BadImage, match=message):
-            read_input(tmp_path / name)
-
-
-def test_image_is_turned_as_its_exif_data_say(tmp_path):
-    upright, exif = Image.frombytes("RGB", (2, 3), bytes(range(18))), Image.Exif()
-    exif[ExifTags.Base.Orientation] = 6
-    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "a.png", exif=exif)
-    found = read_input(tmp_path / "a.png")
-    assert (found.size, found.tobytes()) == (upright.size, upright.tobytes())
 
 
 def test_names_are_given_once_and_are_text():

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import ShapeImages
+from soft_vit.data.images import decode_image
 from soft_vit.predict import predict
 
 
@@ -46,14 +47,15 @@ def test_folder(exit_code, capsys):
 
 def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
-    read = predict.read_input
+    decoded = []
 
-    def read_and_stop(path: Path) -> Image.Image:
-        if path.name == "1.png":
+    def decode_and_stop(data: bytes) -> Image.Image:
+        if decoded:
             os.kill(os.getpid(), signal.SIGTERM)
-        return read(path)
+        decoded.append(decode_image(data))
+        return decoded[-1]
 
-    monkeypatch.setattr(predict, "read_input", read_and_stop)
+    monkeypatch.setattr(predict, "decode_image", decode_and_stop)
     try:
         assert exit_code("photos", "--batch-size", "1") == 130
     finally:
