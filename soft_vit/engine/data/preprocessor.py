@@ -47,9 +47,8 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
 
     mean, std: of RGB values in [0, 255], by default ImageNet's. reprob: probability of random erasing (Zhong et al.,
     arXiv 1708.04896). mixup, cutmix: parameters alpha of mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899), 0 for
-    none; with both, each batch draws one of them. smoothing: of the targets. channels_last: the memory format of the
-    images. With any of mixup, cutmix or smoothing, `gt_score` of a training sample is its target [classes]. The last
-    image of an odd batch is not mixed.
+    none; with both, each batch draws one of them. smoothing: of the targets. With any of mixup, cutmix or smoothing,
+    `gt_score` of a training sample is its target [classes]. The last image of an odd batch is not mixed.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         mixup: float = 0.0,
         cutmix: float = 0.0,
         smoothing: float = 0.0,
-        channels_last: bool = False,
     ) -> None:
         super().__init__(non_blocking=True)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
@@ -78,7 +76,6 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
                 label_smoothing=smoothing,
                 num_classes=num_classes,
             )
-        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
     @property
     def batch_augments(self) -> Mixup | None:
@@ -98,7 +95,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         samples = samples_of_labels(data["labels"]) if "labels" in data else data.get("data_samples")
         images = images if isinstance(images, Tensor) else torch.stack(images)
         # The caller's batch stays as it is.
-        images = (images - self.mean).div_(self.std).contiguous(memory_format=self.memory_format)
+        images = (images - self.mean).div_(self.std)
         if training and self.reprob:
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:

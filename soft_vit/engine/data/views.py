@@ -137,14 +137,11 @@ def use_tta_pipeline(cfg: Config, classifies: bool) -> None:
     """
     if not classifies and not (cfg.get("tta_model") and cfg.get("tta_pipeline")):
         raise ValueError(f"The config {cfg.filename} must set tta_model and tta_pipeline for --tta.")
-    for dataset in shown_datasets(cfg):
-        own = dataset.pipeline
-        dataset.pipeline = copy.deepcopy(cfg.get("tta_pipeline") or [*own[:-1], _flips(own[-1])])
-
-
-def _flips(packing: dict) -> dict:
     flips = [{"type": "RandomFlip", "prob": prob} for prob in (0.0, 1.0)]
-    return {"type": "TestTimeAug", "transforms": [flips, [packing]]}
+    for dataset in shown_datasets(cfg):
+        *loading, packing = dataset.pipeline
+        views = {"type": "TestTimeAug", "transforms": [flips, [packing]]}
+        dataset.pipeline = copy.deepcopy(cfg.get("tta_pipeline") or [*loading, views])
 
 
 def use_tta_model(cfg: Config) -> None:

@@ -63,14 +63,8 @@ class Teacher(nn.Module):
             self.to(x.device)
         return self.model(self.view(x))
 
-
-class _Unowned:
-    """Holds a module outside its owner's module tree, and shares it with copies of the owner."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __deepcopy__(self, memo: dict) -> "_Unowned":
+    def __deepcopy__(self, memo: dict) -> "Teacher":
+        """Return the teacher itself, which copies of a student, such as the average of its weights, share."""
         return self
 
 
@@ -119,9 +113,6 @@ class DistillClassifier(TimmProgressClassifier):
     distillation token.
     """
 
-    # Built when training begins, because a test does not need it.
-    _teacher: _Unowned | None = None
-
     def __init__(
         self,
         *args: Any,
@@ -135,19 +126,22 @@ class DistillClassifier(TimmProgressClassifier):
             raise ValueError(f"distillation must be hard or soft, got {distillation!r}.")
         super().__init__(*args, **kwargs)
         self.teacher_options = teacher
+        # Built when training begins, because a test does not need it; in a list, because a submodule's weights would be
+        # in every checkpoint.
+        self._built: list[Teacher] = []
         self.distillation = distillation
         self.alpha = alpha
         self.tau = tau
 
     @property
     def teacher(self) -> Teacher:
-        if self._teacher is None:
+        if not self._built:
             mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
             # Images without normalisation hold pixel values.
             mean = torch.zeros(1) if mean is None else mean.cpu()
             std = torch.ones(1) if std is None else std.cpu()
-            self._teacher = _Unowned(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
-        return self._teacher.module
+            self._built.append(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
+        return self._built[0]
 
     def init_weights(self) -> None:
         super().init_weights()

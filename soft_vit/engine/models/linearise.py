@@ -158,7 +158,7 @@ class LineariseClassifier(DistillClassifier):
     def predict(self, inputs: Tensor, data_samples: list[DataSample] | None = None, **kwargs: Any) -> list[DataSample]:
         samples = super().predict(inputs, data_samples, **kwargs)
         # The teacher exists in a training's validations, not in a test.
-        if self._teacher is not None:
+        if self._built:
             for sample, score in zip(samples, self.teacher(inputs).softmax(dim=1), strict=True):
                 sample.set_field(score, "teacher_score")
         return samples
