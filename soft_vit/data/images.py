@@ -72,10 +72,8 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
+def decode_image(data: bytes) -> Image.Image:
     """Return the first frame of an encoded image, in RGB. Raises BadImage.
-
-    max_pixels: refuse larger images before their pixels are decoded.
 
     Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
     refused. The image is turned as its EXIF orientation says. Pillow refuses more than 179 million pixels, against
@@ -83,8 +81,6 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     """
     try:
         image = Image.open(io.BytesIO(data))
-        if max_pixels is not None and image.width * image.height > max_pixels:
-            raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
         # In formats other than TIFF, mode I holds 16 bits.
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
@@ -119,14 +115,12 @@ def read_image(path: str | Path) -> Image.Image:
         raise BadImage(f"{path} cannot be read as an image ({error}).") from error
 
 
-def find_images(
-    root: str | Path, split: str, *, label_file: str | Path | None = None, classes: Sequence[str] | None = None
-) -> LabelledImages:
+def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None = None) -> LabelledImages:
     """Return the images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
 
     It holds a folder for each class; an archive may hold these in a folder of its own. Without such folders, labels
-    come from `label_file`, by default `root/split.txt`: on each line a file name and its class, as a name or an index
-    from 0, after a space or a TAB.
+    come from `root/split.txt`: on each line a file name and its class, as a name or an index from 0, after a space or a
+    TAB.
 
     split: "" stands for root itself. classes: names of all classes, in order; folders and labels must be among them, or
     be indices. By default they are the lines of `root/classes.txt`, else the folders of `root/train` or of its archive,
@@ -153,7 +147,7 @@ def find_images(
         labels = _labels_of_folders(storage, top, inside)
         source = f"A folder of {storage.path}"
     else:
-        listed = root / (f"{split}.txt" if label_file is None else label_file)
+        listed = root / f"{split}.txt"
         labels = _labels_of_list(storage, listed, inside)
         source = f"A label in {listed}"
     names = names or in_order(set(labels))

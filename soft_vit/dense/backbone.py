@@ -22,11 +22,10 @@ class SOFT(TimmFeatures, BaseModule):
     """A pyramid as a backbone: `dict(type="SOFT", arch="soft_norm_tiny")` with soft_vit.dense in custom_imports.
 
     arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
-    16, 32. frozen_stages: -1 trains everything, 0 freezes the stem, n also the first n stages. norm_eval: keep
-    the statistics of BatchNorm. out_norm: apply a LayerNorm over the channels of each map. with_cp: checkpoint
-    activations. max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the
-    image's area. None keeps all, as in the released models. Ignored by attentions without this option. kwargs: of
-    `PyramidViT`.
+    16, 32. max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the
+    image's area. None keeps all, as in the released models. Ignored by attentions without this option. kwargs:
+    frozen_stages, norm_eval, out_norm and with_cp of `TimmFeatures`, and options of `PyramidViT`, such as
+    drop_path_rate.
 
     init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, released or trained here, from a
     torch or safetensors file or `timm://NAME`. It also loads weights of this class, with `prefix="backbone."` from a
@@ -40,11 +39,6 @@ class SOFT(TimmFeatures, BaseModule):
         arch: str = "soft_norm_tiny",
         *,
         out_indices: Sequence[int] = (0, 1, 2, 3),
-        frozen_stages: int = -1,
-        norm_eval: bool = False,
-        out_norm: bool = True,
-        with_cp: bool = False,
-        drop_path_rate: float = 0.0,
         max_bottleneck: int | tuple[int, int] | None = (7, 7),
         init_cfg: dict | list[dict] | None = None,
         **kwargs: Any,
@@ -55,17 +49,8 @@ class SOFT(TimmFeatures, BaseModule):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
         start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
-        super().__init__(
-            arch,
-            checkpoint_path=start["checkpoint"] if start else "",
-            out_indices=out_indices,
-            frozen_stages=frozen_stages,
-            norm_eval=norm_eval,
-            out_norm=out_norm,
-            with_cp=with_cp,
-            drop_path_rate=drop_path_rate,
-            **kwargs,
-        )
+        path = start["checkpoint"] if start else ""
+        super().__init__(arch, checkpoint_path=path, out_indices=out_indices, **kwargs)
         self.prefix = start.get("prefix") or ""
         self.init_cfg = [config for config in configs if config.get("type") != "Pretrained"]
 

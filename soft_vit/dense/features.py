@@ -84,10 +84,7 @@ class TimmFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Turn images `[B, 3, H, W]` into contiguous maps `[B, C_i, H_i, W_i]`."""
-        try:
-            maps = self.body(x)
-        except AssertionError as error:
-            raise ValueError(f"Images must have the size that {self.model_name} takes: {one_line(error)}.") from error
+        maps = self.body(x)
         if Format(getattr(self.body, "output_fmt", "NCHW")) == Format.NHWC:
             maps = [nhwc_to(feature, Format.NCHW) for feature in maps]
         # mmcv's compiled RoIAlign ignores strides.

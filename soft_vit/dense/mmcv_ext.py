@@ -100,10 +100,6 @@ def _widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def get_compiler_version() -> str:
-    return "none: torchvision serves nms and roi_align"
-
-
 _SERVED = (nms, roi_align_forward, roi_align_backward, sigmoid_focal_loss_forward, sigmoid_focal_loss_backward)
 
 
@@ -129,19 +125,16 @@ def install() -> bool:
     # importlib refuses a module without a spec.
     module.__spec__ = ModuleSpec(_NAME, loader=None, origin=__file__)
     module.__dict__.update({function.__name__: function for function in _SERVED})
-    module.get_compiler_version = module.get_compiling_cuda_version = get_compiler_version
+    module.get_compiler_version = lambda: "none: torchvision serves nms and roi_align"
+    module.get_compiling_cuda_version = module.get_compiler_version
     module.__getattr__ = _missing
     sys.modules[_NAME] = module
-    _complete_transformer()
-    return True
-
-
-def _complete_transformer() -> None:
-    """Add to mmcv.cnn the name that is missing when it is imported before mmcv.ops, as mmpretrain does."""
+    # mmcv.cnn lacks a name when it is imported before mmcv.ops, as mmpretrain does.
     transformer = sys.modules.get("mmcv.cnn.bricks.transformer")
     name = "MultiScaleDeformableAttention"
     if transformer is not None and not hasattr(transformer, name):
         setattr(transformer, name, getattr(importlib.import_module("mmcv.ops"), name))
+    return True
 
 
 install()

@@ -89,11 +89,6 @@ def test_a_plain_vit_takes_images_of_any_size(name):
     torch.testing.assert_close(features(x)[-1], features.out_norms[-1](last))
 
 
-def test_a_model_of_one_size_says_so():
-    with pytest.raises(ValueError, match="224"):
-        TimmFeatures("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1))(torch.randn(1, 3, 97, 203))
-
-
 def test_layer_decay_counts_the_layers_of_the_body():
     """0.5 for each of stem and blocks below the heads; position embeddings and vectors without weight decay."""
     paramwise_cfg, optimizer = {"layer_decay": 0.5}, {"type": "SGD", "lr": 1.0, "weight_decay": 0.1}

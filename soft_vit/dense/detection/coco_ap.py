@@ -66,7 +66,13 @@ class CocoAP(BaseMetric):
             found = self._detections(results, kind)
             if self.out is not None:
                 write_atomically(f"{self.out}.{kind}.json", json.dumps(found).encode())
-            metrics |= {f"{kind}_{name}": value for name, value in self._evaluate(truth, found, kind).items()}
+            # COCO changes what it is given. MMEngine logs the figures.
+            coco = COCO(copy.deepcopy(truth))
+            evaluation = COCOeval_faster(coco, coco.loadRes(found), iouType=kind, print_function=lambda *args: None)
+            evaluation.evaluate()
+            evaluation.accumulate()
+            evaluation.summarize()
+            metrics |= {f"{kind}_{name}": float(value) for name, value in zip(NAMES, evaluation.stats, strict=False)}
         return metrics
 
     def _truth(self, results: list[dict]) -> dict[str, list]:
@@ -95,16 +101,3 @@ class CocoAP(BaseMetric):
             for shape, score, label in zip(shapes, scores, labels, strict=True):
                 found.append({"image_id": entry["id"], "category_id": category_ids[label], key: shape, "score": score})
         return found
-
-    def _evaluate(self, truth: dict[str, list], found: list[dict], kind: str) -> dict[str, float]:
-        # These classes change their arguments.
-        coco = COCO(copy.deepcopy(truth))
-        evaluation = COCOeval_faster(coco, coco.loadRes(copy.deepcopy(found)), iouType=kind, print_function=_silent)
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-        return dict(zip(NAMES, map(float, evaluation.stats), strict=False))
-
-
-def _silent(*args: Any) -> None:
-    """Do not print: MMEngine logs the figures."""

@@ -31,11 +31,11 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
 
     backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes:
     of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, with three per location. box_head_dim: width of
-    the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. min_size: of the
-    shorter side after resizing, in pixels; training draws from several, testing takes the last. max_size: of the longer
-    side. options: torchvision's, such as image_mean and image_std (of values in [0, 1]), size_divisible,
-    box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises ValueError for any
-    other.
+    the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. options: those of
+    torchvision, such as min_size (of the shorter side after resizing, 800 pixels; training draws from several, testing
+    takes the last), max_size (of the longer side, 1333), image_mean and image_std (of values in [0, 1]),
+    size_divisible, box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises
+    ValueError for any other.
 
     The last layers also predict a box and a mask for the background: 4 x 1025 + 257 of 33 M parameters.
     """
@@ -49,8 +49,6 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
         sizes: Sequence[float | Sequence[float]] | None = None,
         box_head_dim: int = 1024,
         mask_head_dims: Sequence[int] = (256, 256, 256, 256),
-        min_size: int | Sequence[int] = 800,
-        max_size: int = 1333,
         data_preprocessor: dict | None = None,
         **options: Any,
     ) -> None:
@@ -59,8 +57,6 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
         sizes = anchor_sizes(sizes, pyramid, octaves=1, scale=8)
         detector = MaskRCNN(
             pyramid,
-            min_size=min_size,
-            max_size=max_size,
             rpn_anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
             box_roi_pool=roi_pool(pyramid, _BOX_SIZE),
             box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),

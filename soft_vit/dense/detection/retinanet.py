@@ -25,10 +25,10 @@ class TorchvisionRetinaNet(TorchvisionDetector):
 
     backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes:
     of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine per location. head_convs: convolutions of
-    each head, 1 to 4. min_size: of the shorter side after resizing, in pixels; training draws from several, testing
-    takes the last. max_size: of the longer side. options: torchvision's, such as image_mean and image_std (of values in
-    [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh and
-    bg_iou_thresh. Raises ValueError for any other.
+    each head, 1 to 4. options: torchvision's, such as min_size (of the shorter side after resizing, 800 pixels;
+    training draws from several, testing takes the last), max_size (of the longer side, 1333), image_mean and image_std
+    (of values in [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh
+    and bg_iou_thresh. Raises ValueError for any other.
 
     The heads have the paper's shapes. torchvision divides the loss of each image by its number of positive anchors;
     others divide the loss of a batch by the batch's number.
@@ -42,8 +42,6 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         pyramid_channels: int = 256,
         sizes: Sequence[float | Sequence[float]] | None = None,
         head_convs: int = 4,
-        min_size: int | Sequence[int] = 800,
-        max_size: int = 1333,
         data_preprocessor: dict | None = None,
         **options: Any,
     ) -> None:
@@ -53,8 +51,6 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         detector = RetinaNet(
             pyramid,
             num_classes,
-            min_size=min_size,
-            max_size=max_size,
             anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
             **options,
         )

@@ -21,7 +21,7 @@ __all__ = ["ImageTree", "ShapesDataset"]
 class ImageTree(ReadingDataset):
     """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
 
-    data_root, split, label_file, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
+    data_root, split, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
     `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image replaces an unreadable
     one. Raises ValueError or FileNotFoundError for a tree that does not fit.
     """
@@ -30,13 +30,12 @@ class ImageTree(ReadingDataset):
         self,
         data_root: str | None = None,
         split: str = "train",
-        label_file: str | None = None,
         classes: Sequence[str] | None = None,
         pipeline: list = (),
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
-        self.images = find_images(data_root, split, label_file=label_file, classes=classes)
+        self.images = find_images(data_root, split, classes=classes)
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         self._numbers = list(range(len(self.images.classes)))

@@ -13,11 +13,10 @@ from torchvision.ops import box_convert
 from soft_vit.dense.detection import CocoImages
 
 TRAIN = ("annotations/instances_train2017.json", "train2017")
-VAL = ("annotations/instances_val2017.json", "val2017")
 
 
-def change(root, function, name=TRAIN[0]):
-    path = root / name
+def change(root, function):
+    path = root / TRAIN[0]
     content = json.loads(path.read_text())
     function(content)
     path.write_text(json.dumps(content))
@@ -126,10 +125,10 @@ def test_images_are_read_from_an_archive(copy):
 def test_unusable_data_is_refused_in_one_sentence(copy):
     cases = [
         ([], {}, "data_root"),
-        ([str(copy), *VAL], {}, "object to train on"),
+        ([str(copy), *TRAIN], {}, "object to train on"),
         ([str(copy), *TRAIN], {"transforms": [{"type": "RandomFlipp"}]}, "RandomFlipp"),
     ]
-    change(copy, lambda content: content["annotations"].clear(), VAL[0])
+    change(copy, lambda content: content["annotations"].clear())
     for arguments, options, message in cases:
         with pytest.raises(ValueError, match=message):
             CocoImages(*arguments, **options)

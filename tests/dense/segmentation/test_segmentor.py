@@ -76,16 +76,15 @@ def test_each_pixel_of_an_original_of_any_size_gets_a_class(kind):
 def test_several_scales_and_flips_are_averaged(options, flip, axes):
     """The mean of probabilities of each view, mirrored back and brought to the size of the original."""
     model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": flip, **options}).eval()
-    plain = segmentor(test_cfg=options).eval()
-    plain.load_state_dict(model.state_dict())
     image, size = torch.randn(1, 3, 64, 80), (70, 101)
     total = torch.zeros(1, 11, *size)
     with torch.no_grad():
         for seen in ((48, 60), (96, 120)):
             view = F.interpolate(image, size=seen, mode="bilinear", antialias=True)
             for mirrored in axes:
-                scores = plain._scores_of_view(view.flip(mirrored), size, 1, ())
-                total += scores.flip(mirrored).softmax(1)
+                mirror = view.flip(mirrored)
+                scores = slide(model, mirror, (64, 64), (56, 56)) if options else model(mirror)
+                total += F.interpolate(scores.flip(mirrored), size, mode="bilinear").softmax(1)
     found = model([image[0]], [BaseDataElement(metainfo={"ori_shape": size})], mode="predict")[0]
     assert (found.pred_sem_seg.data == total.argmax(1)).float().mean() > 0.999
 
