@@ -58,18 +58,6 @@ def test_matrix_is_that_of_the_formula(case: Case) -> None:
     assert relative_error(matrix, expected) <= TOLERANCE
 
 
-@every([case("performer"), case("reformer", chunk_size=16)])
-def test_matrix_follows_redrawn_features(case: Case) -> None:
-    attn, x = make(case, GRID), tokens()
-    before = attention_matrix(attn, x, GRID)
-    assert torch.equal(attention_matrix(attn, x, GRID), before)
-    attn.redraw()
-    with torch.no_grad():
-        matrix = attention_matrix(attn, x, GRID)
-        assert error_of(matrix, attn, x, attn(x, GRID)) <= TOLERANCE
-    assert not torch.equal(matrix, before)
-
-
 def test_random_choices_are_those_of_the_watched_forward() -> None:
     attn, x, matrices = make(case("soft", sampling="random"), GRID).train(), tokens(), []
     with torch.no_grad():

@@ -30,13 +30,6 @@ def test_normalised_rows_are_averages(dtype, inverse, spread):
         torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
 
 
-def test_local_kernel_follows_the_reduction():
-    for sr_ratio, kernel in ((8, 9), (4, 5), (2, 3), (1, 3), (7, 9)):
-        layer = SoftAttention(64, 2, feat_size=(14, 14), sr_ratio=sr_ratio)
-        assert layer.local.weight.shape == (2, 1, kernel, kernel)
-    assert SoftAttention(64, 2, feat_size=(14, 14), local_kernel=0).local is None
-
-
 def bottleneck(layer: SoftAttention, q: Tensor) -> Tensor:
     """Bottleneck tokens `[B, heads, M, D]` of query maps `[B, C, H, W]`."""
     heads = q.flatten(2).unflatten(1, (layer.num_heads, -1)).mT
