@@ -1,18 +1,10 @@
 """Units of convolution, norm and ReLU that embed a map."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from soft_vit.layers import ConvPatchEmbed
-
-
-@pytest.mark.parametrize("size", [(32, 32), (33, 47), (224, 97)])
-def test_patch_embedding_rounds_up(size):
-    embed = ConvPatchEmbed(3, (4, 4, 8), (2, 1, 2))
-    rounded_up = tuple(-(-side // 4) for side in size)
-    assert embed(torch.randn(1, 3, *size)).shape == (1, 8, *rounded_up)
 
 
 def test_patch_embedding_is_convolution_norm_relu():

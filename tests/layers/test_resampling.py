@@ -10,11 +10,6 @@ from soft_vit.layers.attention.linformer import LinformerProjection, resample_pr
 from soft_vit.layers.attention.synthesizer import resample_map, resample_pairs
 
 
-def test_position_embedding_on_its_own_grid_is_itself():
-    pos_embed = torch.randn(1, 1 + 63, 5)
-    assert resample_pos_embed(pos_embed, (7, 9), (7, 9), 1) is pos_embed
-
-
 def test_resampled_position_embedding():
     """Bilinear with half-pixel centres: a ramp stays one inside, and the class token keeps its slot."""
     ramp = torch.arange(8.0).repeat(6, 1).reshape(1, 48, 1)

@@ -52,7 +52,6 @@ def trained(path: Path, num_classes: int = 10, size: tuple[int, int] = (64, 64),
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({}, ValueError, "--model"),
         ({"model": "test_vit", "config": DEMO}, ValueError, "--model"),
         ({"config": DEMO}, ValueError, "--checkpoint"),
         ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
