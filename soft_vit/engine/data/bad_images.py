@@ -99,18 +99,17 @@ class BadImagesHook(Hook):
     """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
     max_share: share of the training images that may be unreadable, in [0, 1]; more end the run with a
-    ValueError. interval: iterations between checks; each epoch ends with one as well.
+    ValueError. It looks every 100 iterations and at the end of each epoch.
     """
 
     priority = "LOW"
 
-    def __init__(self, max_share: float = 0.01, interval: int = 100) -> None:
+    def __init__(self, max_share: float = 0.01) -> None:
         self.max_share = max_share
-        self.interval = interval
         self._named: dict[int, set[int]] = {}
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
-        if self.every_n_train_iters(runner, self.interval):
+        if self.every_n_train_iters(runner, 100):
             self._look(runner, runner.train_dataloader, self.max_share)
 
     def after_train_epoch(self, runner: Runner) -> None:

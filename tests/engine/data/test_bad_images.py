@@ -106,13 +106,10 @@ def test_odd_files_load_and_bad_ones_are_replaced_named_and_counted(tree):
     assert {f"b/{name}" for name, (_, good) in ODD.items() if good} <= set(names)
     assert {dataset.why_bad(index).split(":")[0] for index in dataset.bad_images()} == BAD
 
-    wrapped, logger, told = (
-        RepeatDataset({"type": "ConcatDataset", "datasets": [dataset]}, 2),
-        Mock(),
-        f"{len(BAD)} of {len(dataset)}",
-    )
+    wrapped, logger = RepeatDataset({"type": "ConcatDataset", "datasets": [dataset]}, times=2), Mock()
+    told = f"{len(BAD)} of {len(dataset)}"
     runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=wrapped), logger=logger, iter=99)
-    hook = BadImagesHook(max_share=0.2, interval=100)
+    hook = BadImagesHook(max_share=0.2)
     for _ in range(2):
         hook.after_train_iter(runner, 0)
         hook.after_train_epoch(runner)

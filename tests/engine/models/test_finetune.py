@@ -71,7 +71,6 @@ def test_other_channels(source, in_chans):
 @pytest.mark.parametrize(
     ("given", "model", "named"),
     [
-        (lambda: small(depths=(1, 1, 2, 1)).state_dict(), small, "stages.2.blocks.1.attn"),
         (lambda: small().state_dict(), RESNET, "conv1.0.weight"),
         (lambda: small("linear_pyramid_pico").state_dict(), small, "stages.0.blocks.0.attn"),
         (lambda: {"state_dict": {}}, small, "state dict"),
@@ -115,15 +114,6 @@ def test_frozen_stages_stay_in_eval():
     stages = model.model.stages
     assert not any(module.training for stage in stages[:2] for module in stage.modules())
     assert all(module.training for stage in stages[2:] for module in stage.modules())
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    model(torch.randn(4, 3, 32, 32)).square().sum().backward()
-    optimizer.step()
-    for name, value in model.state_dict().items():
-        still = name.startswith(("stages.0.", "stages.1."))
-        if still or "running_mean" in name:
-            assert torch.equal(value, before[name]) == still, name
-    assert all(p.grad is None for stage in stages[:2] for p in stage.parameters())
 
 
 def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
