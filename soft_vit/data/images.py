@@ -72,8 +72,10 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes) -> Image.Image:
+def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     """Return the first frame of an encoded image, in RGB. Raises BadImage.
+
+    max_pixels: refuse larger images before their pixels are decoded.
 
     Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
     refused. The image is turned as its EXIF orientation says. Pillow refuses more than 179 million pixels, against
@@ -81,6 +83,8 @@ def decode_image(data: bytes) -> Image.Image:
     """
     try:
         image = Image.open(io.BytesIO(data))
+        if max_pixels is not None and image.width * image.height > max_pixels:
+            raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
         # In formats other than TIFF, mode I holds 16 bits.
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
