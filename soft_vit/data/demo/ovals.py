@@ -24,10 +24,9 @@ def draw_oval(seed: int, index: int, pixels: int = 64 * 64) -> np.ndarray:
     aspect = math.exp(rng.uniform(-1, 1) * math.log(_MAX_ASPECT))
     height, width = (max(16, round(math.sqrt(pixels) * factor)) for factor in (aspect**0.5, aspect**-0.5))
     stretch = (1.0, _RATIO**0.5, _RATIO**-0.5)[index % len(OVALS)]
-    radius = rng.uniform(0.25, 0.4) * min(height, width)
+    radius = rng.uniform(0.22, 0.36) * min(height, width)
     rx, ry = radius * stretch, radius / stretch
-    # The longest ellipses are a few percent longer than the image.
-    x, y = rx + (width - 2 * rx) * rng.random(), ry + (height - 2 * ry) * rng.random()
+    x, y = rng.uniform(rx, width - rx), rng.uniform(ry, height - ry)
     light, dark = rng.uniform(150, 230, 3), rng.uniform(20, 110, 3)
     colors = (light, dark) if rng.random() < 0.5 else (dark, light)
     image = Image.new("RGB", (width * _FINE, height * _FINE), tuple(map(int, colors[0])))
