@@ -262,9 +262,12 @@ def test_what_is_no_image(data):
 
 def test_an_image_of_too_many_pixels(monkeypatch):
     data = encode(np.zeros((4, 6, 3), np.uint8), "PNG")
+    assert decode_image(data, 24).size == (6, 4)
+    with pytest.raises(BadImage, match="6 x 4 pixels, more than"):
+        # Before its pixels are decoded: they are missing.
+        decode_image(data[:45], 23)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 11)
     with pytest.raises(BadImage, match="DecompressionBombError"):
-        # Before its pixels are decoded: they are missing.
         decode_image(data[:45])
 
 
