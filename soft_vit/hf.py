@@ -24,7 +24,7 @@ from soft_vit.models.eval_mode import eval_mode
 from soft_vit.models.swap import SwapReport, _keep_projections, _projections, block_numbers
 from soft_vit.ops.flops import flop_counter
 
-KEPT_ATTENTIONS = (
+KNOWN_ATTENTIONS = (
     "ViTAttention",
     "DeiTAttention",
     "Dinov2Attention",
@@ -34,7 +34,7 @@ KEPT_ATTENTIONS = (
     "Siglip2Attention",
     "CLIPAttention",
 )
-"""Attentions with layers q_proj, k_proj, v_proj and o_proj or out_proj, whose swap keeps them."""
+"""Attentions that a swap replaces. It keeps their layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
 
 HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token"}
 """Options of `from_pretrained` that say where a file is."""
@@ -47,8 +47,8 @@ def register() -> list[str]:
     >>> model = AutoModel.from_pretrained("facebook/dinov2-small", attn_implementation="soft_vit_linear")
 
     Kinds are those of `soft_vit.attention`, with their default options; tokens are a sequence. Attention in pooling
-    heads (`nn.MultiheadAttention`) stays softmax. Dropout of attention weights must be 0 in training, and masks be of
-    padding; causal models raise ValueError when they run.
+    heads (`nn.MultiheadAttention`) stays softmax. Dropout of attention weights must be 0 in training, and masks
+    must be of padding; causal models raise ValueError when they run.
     """
     for kind in FUNCTIONAL_KINDS:
         AttentionInterface.register(f"soft_vit_{kind}", _Attend(kind))
@@ -230,11 +230,11 @@ def _attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]
             (parent, name, module)
             for parent in tower.modules()
             for name, module in parent.named_children()
-            if type(module).__name__ in KEPT_ATTENTIONS or isinstance(module, SwappedAttention)
+            if type(module).__name__ in KNOWN_ATTENTIONS or isinstance(module, SwappedAttention)
         ]
         if found and hasattr(tower.config, "patch_size"):
             return tower, found
-    names = ", ".join(name.removesuffix("Attention") for name in KEPT_ATTENTIONS)
+    names = ", ".join(name.removesuffix("Attention") for name in KNOWN_ATTENTIONS)
     raise ValueError(
         f"model must be a vision model of transformers with attentions of {names}, got {type(model).__name__}."
     )
@@ -276,12 +276,12 @@ def _grid(config: Any) -> tuple[int, int]:
 def _give_map(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Add the maps of images to the arguments of a forward, which hands them to each attention."""
     given = signature(tower.forward).bind_partial(*args, **kwargs).arguments
-    images, P = given["pixel_values"], 0
+    # SwappedAttention counts the prefix tokens.
     if "spatial_shapes" in given:
-        token_map: Any = maps_of_sizes(given["spatial_shapes"], P)
+        token_map: Any = maps_of_sizes(given["spatial_shapes"], 0)
     else:
-        h, w = to_2tuple(tower.config.patch_size)
-        token_map = TokenMap((images.shape[-2] // h, images.shape[-1] // w), P)
+        (H, W), (h, w) = given["pixel_values"].shape[-2:], to_2tuple(tower.config.patch_size)
+        token_map = TokenMap((H // h, W // w), 0)
     return args, {**kwargs, "token_map": token_map}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import soft_vit
 from soft_vit.functional import FUNCTIONAL_KINDS
+from soft_vit.layers import ATTENTIONS
 
 transformers = pytest.importorskip("transformers")
 hf = pytest.importorskip("soft_vit.hf")
@@ -120,6 +121,20 @@ def test_swap(name, kind, tmp_path):
     loaded = hf.from_pretrained(tmp_path, dtype=torch.float64)
     assert type(loaded) is type(model)
     assert relative_error(tokens_of(loaded, images), found) < budget(name)
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_every_type_follows_images_of_many_shapes(kind):
+    model, images = make("siglip2"), inputs("siglip2")
+    if ATTENTIONS[kind].fixed_feat_size:
+        with pytest.raises(ValueError, match="one map"):
+            soft_vit.swap_attention(model, kind)
+        soft_vit.swap_attention(make("siglip"), kind)
+        return
+    soft_vit.swap_attention(model, kind, blocks=[1])
+    found = tokens_of(randomize(model), images)
+    one = torch.cat([tokens_of(model, alone(images, i)) for i in range(len(SIZES))])
+    assert relative_error(found, one) < budget("siglip2")
 
 
 def test_another_head_on_a_swapped_model_of_a_subfolder(tmp_path):

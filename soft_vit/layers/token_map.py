@@ -1,4 +1,4 @@
-"""The maps of a batch of images, of one shape or, as timm's NaFlexViT takes them, of many, padded to the longest.
+"""Maps of a batch of images: of one shape, or of many shapes, padded to the longest as in timm's NaFlexVit.
 
 Letters: B batch, P prefix tokens, N tokens of the longest image, Y x X the map of one image, C channels.
 """
