@@ -42,7 +42,7 @@ PUBLISH = "python tools/weights/publish_checkpoint.py work_dirs"
 FEW_SHAPES = "--cfg-options val_dataloader.dataset.length=20 test_dataloader.dataset.length=20"
 # Options that make a command small, by how it begins. The longest beginning counts.
 OPTIONS = {
-    DEMO: f"{FEW_SHAPES} train_dataloader.dataset.length=64 train_cfg.val_interval=5",
+    DEMO: f"{FEW_SHAPES} train_dataloader.dataset.length=16 train_dataloader.batch_size=8 train_cfg.val_interval=5",
     "python tools/test.py configs/demo/": FEW_SHAPES,
     "python tools/data/make_shapes.py": "--train 2 --val 1 --img-size 64",
     "python tools/weights/convert_checkpoint.py FILE": "--model soft_pico",
