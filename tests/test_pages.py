@@ -50,7 +50,6 @@ OPTIONS = {
     "python tools/analysis/attention_health.py": "--num-images 10 --num-matrices 1",
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
     "python tools/analysis/visualize_attention.py": "--img-size 64",
-    "python -m benchmarks packed": "linear softmax --images 3 --tokens 2 9 --shape 2 4 --rounds 3",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",

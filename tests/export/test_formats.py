@@ -39,6 +39,7 @@ def silent(line: str) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_torch_export_at_any_size(small, tmp_path):
     """A small model, because tests/models captures whole ones; here it is the file."""
     lines: list[str] = []
