@@ -393,10 +393,9 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, kind: str, letters
         raise ValueError(f"query, key and value must have shape [{', '.join(letters)}], got {shapes}.")
     leading = query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        first, second = letters[:2]
         raise ValueError(
-            f"query, key and value must have equal {first} and {second}, query and key equal D, and key and value as "
-            f"many tokens, got {shapes}."
+            f"query, key and value must have equal {letters[0]} and {letters[1]}, query and key equal D, and key and "
+            f"value as many tokens, got {shapes}."
         )
     if kind == "hydra" and value.shape[-1] != key.shape[-1]:
         raise ValueError(f"value must have as many channels as key for 'hydra', which multiplies them, got {shapes}.")

@@ -123,14 +123,13 @@ class SwappedAttention(nn.Module):
         # timm's order of sines and cosines.
         rope = None if position_embeddings is None else torch.cat(position_embeddings[::-1], dim=-1)
         attn: Any = self.attn
-        if token_map is None:
-            token_map = mask
-        elif isinstance(token_map, ImageMaps):
-            token_map = token_map if attn.needs_grid or attn.no_mask else mask
-        else:
+        given: Any = mask
+        if isinstance(token_map, TokenMap):
             Y, X = token_map.feat_size
-            token_map = TokenMap((Y, X), x.shape[1] - Y * X, mask)
-        return attn(x, attn_mask=token_map, rope=rope), None
+            given = TokenMap((Y, X), x.shape[1] - Y * X, mask)
+        elif token_map is not None and (attn.needs_grid or attn.no_mask):
+            given = token_map
+        return attn(x, attn_mask=given, rope=rope), None
 
 
 def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
@@ -172,7 +171,7 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
         for note in notes:
             _replace(self, **note)
 
-    swapped = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+    swapped: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
     problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}
     if problems:

@@ -103,6 +103,6 @@ def expected_on_folder(
 
 
 def agrees(metrics: dict, expected: dict) -> bool:
-    """Logits in fp32 in other batches differ by rounding, which is no change of rank here."""
+    """Logits in fp32 in other batches differ by rounding, which changes ranks nowhere here."""
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=2e-4)
     return True

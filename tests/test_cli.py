@@ -75,7 +75,7 @@ def test_missing_module_of_an_extra_behind_other_errors():
     ("error", "arguments"), [(ValueError, ["--traceback"]), (KeyError, []), (ModuleNotFoundError, [])]
 )
 def test_traceback(error, arguments):
-    """On request, and for what is no mistake of a user."""
+    """On request, and for errors that are not mistakes of a user."""
     with pytest.raises(error):
         command_line(lambda argv: raising(error())())(arguments)
 

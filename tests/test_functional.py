@@ -21,7 +21,7 @@ OPTIONS = {
     "soft": [{}, {"sr_ratio": 2, "max_bottleneck": 2, "inverse": "cholesky", "ridge": 0.1, "normalize": True}],
 }
 CASES = [(kind, options) for kind in FUNCTIONAL_KINDS for options in OPTIONS.get(kind, [{}])]
-# Options of modules, for which the operator has no word, or another: without convolutions, tokens by averages.
+# Options of modules, that the operator leaves out or names otherwise: without convolutions, tokens by averages.
 MODULE_OPTIONS = {
     "nystrom": {"local_kernel": 0},
     "soft": {"local_kernel": 0, "sampling": "avg", "max_bottleneck": 7},

@@ -134,7 +134,7 @@ def test_a_bad_annotation_is_counted_and_not_trained_on(read, kind, changes, eva
 def test_a_box_stays_in_the_image(read):
     found = read(content(annotation(bbox=[-5, 50, 200, 20]), annotation(2, bbox=[-0.3, 0, WIDTH + 0.4, HEIGHT])))
     np.testing.assert_array_equal(found.images[0].boxes, [[0, 50, WIDTH, HEIGHT], [0, 0, WIDTH, HEIGHT]])
-    # The evaluation takes what the file says, and rounding is no problem.
+    # The evaluation takes what the file says, and rounding does not matter.
     assert found.images[0].objects[0]["bbox"] == [-5, 50, 200, 20]
     assert found.problems == {"box_clipped": ["1"]}
 

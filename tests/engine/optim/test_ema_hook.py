@@ -45,7 +45,7 @@ def test_average_is_the_recurrence(momentum):
         average.update_parameters(model)
         if step:
             expected = {name: (1 - momentum) * value + momentum * state[name] for name, value in expected.items()}
-    # What is no parameter and no statistic of BatchNorm is that of the last step.
+    # All but parameters and statistics of BatchNorm is that of the last step.
     expected.update({name: states[-1][name] for name in ("table", "1.num_batches_tracked")})
     result = average.module.state_dict()
     for name, value in expected.items():

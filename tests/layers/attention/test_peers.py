@@ -12,7 +12,7 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.ops.linear import causal_linear_attention, linear_attention_init, linear_attention_step
 
 FOLDER = Path(__file__).parents[2] / "data" / "peers"
-# A function, which has no weights.
+# A function without weights.
 CAUSAL_LINEAR = FOLDER / "causal_linear_fla.safetensors"
 FILES = sorted(set(FOLDER.glob("*.safetensors")) - {CAUSAL_LINEAR})
 
