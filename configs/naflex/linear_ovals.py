@@ -2,6 +2,7 @@
 # Images of many shapes at their own aspect ratio: circles and ellipses on images from 1:3 to 3:1, in timm's NaFlexVit
 # with linear attention. A batch has 32 images of at most 64 patches of 8 x 8 pixels, or more images of fewer patches.
 # configs/naflex/linear_ovals_square.py resizes the images to squares of as many patches.
+# Top-1 98.5, 94.8, 94.2 % with seeds 0, 1, 2, in about two minutes on two cores of an EPYC.
 _base_ = ["../_base_/default_runtime.py"]
 
 seq_len = 64
