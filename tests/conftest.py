@@ -11,9 +11,6 @@ from types import SimpleNamespace
 # threads that spin make a busy machine many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-# For the processes of tests: freed memory is kept, which saves a twentieth of their time.
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", "4000000000")
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "4000000000")
 
 import pytest
 
