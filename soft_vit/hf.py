@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from timm.layers import to_2tuple
+from timm.layers import get_device_dtype, to_2tuple
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function
@@ -21,7 +21,7 @@ from soft_vit.layers.attention import attention_class
 from soft_vit.layers.token_map import ImageMaps, TokenMap, maps_of_sizes
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, tokens_that_count
 from soft_vit.models.eval_mode import eval_mode
-from soft_vit.models.swap import SwapReport, _keep_projections, _projections, block_numbers
+from soft_vit.models.swap import SwapReport, block_numbers, keep_projections, projections
 from soft_vit.ops.flops import flop_counter
 
 KNOWN_ATTENTIONS = (
@@ -197,14 +197,11 @@ def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
     if hasattr(tower, "rope_embeddings") and not (cls.qk_norm and cls.qk_of_each_token):
         raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
-    replacements = {i: _replacement(layers[i][2], kind, _grid(tower.config), options) for i in report.blocks}
+    replacements = {i: _replacement(tower, layers[i][2], kind, options) for i in report.blocks}
     for i, (attn, kept, dropped) in replacements.items():
         parent, name, _ = layers[i]
         setattr(parent, name, SwappedAttention(attn))
-        place = f"{i}.{name}.attn."
-        report.kept += [place + part for part, _ in attn.named_parameters() if part in kept]
-        report.new += [place + part for part, _ in attn.named_parameters() if part not in kept]
-        report.dropped += [place + part for part in dropped]
+        report.add(f"{i}.{name}.attn.", attn, kept, dropped)
     hook = None
     if _give_map not in tower._forward_pre_hooks.values():
         hook = tower.register_forward_pre_hook(_give_map, with_kwargs=True)
@@ -239,28 +236,24 @@ def _attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]
     )
 
 
-def _replacement(
-    old: Any, kind: str, grid: tuple[int, int], options: dict[str, Any]
-) -> tuple[ViTAttention, set[str], list[str]]:
+def _replacement(tower: Any, old: Any, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
     """Return an attention with the weights of an old one, the names of these, and names that are dropped."""
     old = old.attn if isinstance(old, SwappedAttention) else old
     names = ("block_heads", "num_heads", "num_attention_heads")
     num_heads = next(getattr(old, name) for name in names if hasattr(old, name))
-    source = _projections(old)
+    source = projections(old)
     source = {name.replace("o_proj.", "proj.").replace("out_proj.", "proj."): x for name, x in source.items()}
-    weight = next(old.parameters())
     attn = VIT_ATTENTIONS[kind](
-        weight.shape[1],
+        tower.config.hidden_size,
         num_heads,
-        qkv_bias=any(name in source for name in ("q.bias", "v.bias")),
-        proj_bias="proj.bias" in source,
-        feat_size=grid,
-        device=weight.device,
-        dtype=weight.dtype,
+        qkv_bias=not source or any(name in source for name in ("q.bias", "v.bias")),
+        proj_bias=not source or "proj.bias" in source,
+        feat_size=_grid(tower.config),
         **options,
+        **get_device_dtype(tower),
     )
     attn.rotate_half = True
-    kept, used = _keep_projections(attn, source)
+    kept, used = keep_projections(attn, source)
     return attn.train(old.training), kept, sorted(source.keys() - used)
 
 

@@ -149,6 +149,12 @@ def test_another_head_on_a_swapped_model_of_a_subfolder(tmp_path):
     assert loaded(**inputs("vit")).logits.shape == (2, 5)
 
 
+def test_a_swap_after_one_without_weights():
+    model = make("vit")
+    soft_vit.swap_attention(model, "none")
+    assert soft_vit.swap_attention(model, "linear").params_after == make("vit").num_parameters()
+
+
 def test_a_swapped_model_follows_the_size_of_its_images():
     model = make("dinov2")
     soft_vit.swap_attention(model, "local")

@@ -1,6 +1,6 @@
 """Replace the attention of a model, keeping the weights that both have."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -58,6 +58,13 @@ class SwapReport:
     """Multiply-adds of one image of the model's size."""
     flops_after: int = 0
 
+    def add(self, place: str, attn: nn.Module, kept: Collection[str], dropped: Iterable[str]) -> None:
+        """Add an attention at a place such as "blocks.0.attn.", with its names of kept and dropped parameters."""
+        names = [name for name, _ in attn.named_parameters()]
+        self.kept += [place + name for name in names if name in kept]
+        self.new += [place + name for name in names if name not in kept]
+        self.dropped += [place + name for name in dropped]
+
     def __str__(self) -> str:
         return (
             f"{self.attention} in {len(self.blocks)} blocks: {len(self.kept)} parameters kept, {len(self.new)} new, "
@@ -89,11 +96,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     replacements = {i: _replace(model, i, kind, options) for i in indices}
     previous = {i: model.blocks[i].attn for i in indices}
     for i, (attn, kept, dropped) in replacements.items():
-        prefix = f"blocks.{i}.attn."
         model.blocks[i].attn = attn
-        report.kept += [prefix + name for name, _ in attn.named_parameters() if name in kept]
-        report.new += [prefix + name for name, _ in attn.named_parameters() if name not in kept]
-        report.dropped += [prefix + name for name in dropped]
+        report.add(f"blocks.{i}.attn.", attn, kept, dropped)
     model_class = type(model)
     try:
         follow_map(model)
@@ -224,13 +228,13 @@ def _cost(model: Any) -> tuple[int, int]:
 def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
     """Return the attention for block i, names of its parameters with old values, and names of dropped parameters."""
     old = model.blocks[i].attn
-    source = _projections(old)
+    source = projections(old)
     num_heads = old.block_heads if isinstance(old, ViTAttention) else old.num_heads
-    projections = [name for name in source if name[:2] in ("q.", "k.", "v.")]
+    projected = [name for name in source if name[:2] in ("q.", "k.", "v.")]
     attn = VIT_ATTENTIONS[kind](
         model.embed_dim,
         num_heads,
-        qkv_bias=not projections or any(name.endswith(".bias") for name in projections),
+        qkv_bias=not projected or any(name.endswith(".bias") for name in projected),
         proj_bias="proj.bias" in source or not source,
         attn_drop=_rate(getattr(old, "attn_drop", 0.0)),
         proj_drop=_rate(getattr(old, "proj_drop", 0.0)),
@@ -244,9 +248,9 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     for name in taken:
         setattr(attn, name, norms[name])
     kept = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
-    projected, used = _keep_projections(attn, source)
+    from_old, used = keep_projections(attn, source)
     used |= kept
-    kept |= projected
+    kept |= from_old
     if getattr(model, "rope", None) is not None and not (attn.qk_norm and attn.qk_of_each_token):
         raise ValueError(
             f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
@@ -257,10 +261,10 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
 
 def keep_weights(attn: nn.Module, old: nn.Module) -> set[str]:
     """Copy the projections of another attention into attn where shapes allow; return their names in it."""
-    return _keep_projections(attn, _projections(old))[0]
+    return keep_projections(attn, projections(old))[0]
 
 
-def _keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
+def keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
     """Copy values of source into attn's parameters; return the names of these, and of those in source."""
     kept, used = set(), set()
     with torch.no_grad():
@@ -286,7 +290,7 @@ def _rate(dropout: Any) -> float:
     return dropout.p if isinstance(dropout, nn.Dropout) else float(dropout)
 
 
-def _projections(attn: Any) -> dict[str, Tensor]:
+def projections(attn: Any) -> dict[str, Tensor]:
     """Return the parameters of an attention, its projections split into q, k and v: "q.weight", "q.bias".
 
     Keys and values that groups of heads share are repeated for each head.
