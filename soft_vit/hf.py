@@ -148,6 +148,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
         replaced.undo()
         raise
     note = {"kind": kind, "blocks": replaced.report.blocks, **options}
+    _save_own_names(model)
     model.config.soft_vit = [*getattr(model.config, "soft_vit", []), note]
     replaced.report.params_before, replaced.report.flops_before = before
     replaced.report.params_after, replaced.report.flops_after = after
@@ -177,7 +178,13 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
     if problems:
         raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
     model.__class__ = cls
+    _save_own_names(model)
     return model
+
+
+def _save_own_names(model: Any) -> None:
+    """Let `save_pretrained` write the model's own names: loading renames others, and Linformer's `weight_v` too."""
+    model._weight_conversions = []
 
 
 class _Replaced(NamedTuple):
