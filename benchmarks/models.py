@@ -2,7 +2,9 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -14,6 +16,7 @@ from benchmarks.registry import VARIANTS, ZOO, create_variant
 from benchmarks.report import Report
 from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least, time_in_turn
 from soft_vit.cli import add_img_size_option
+from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
 
 # The search for the best batch size.
@@ -24,6 +27,12 @@ MAX_ON_GPU = 1024
 # Larger batches are not faster on a CPU, and their steps take many seconds.
 MAX_ON_CPU = 64
 MIN_GAIN = 1.02
+
+# Side of the square matrices whose product has the peak rate, and its name among the steps.
+PEAK_SIDE = 2048
+PEAK = "matrix product"
+# Operators of a profile.
+MAX_OPERATORS = 15
 
 BatchSize = int | Literal["auto"]
 
@@ -47,7 +56,8 @@ def measure_models(
     Training is forward, cross-entropy and backward; inference is a forward pass in inference mode. bf16 and fp16 run
     under autocast. batch_size "auto" gives each model in each mode its own, by `best_batch_size` up to max_batch_size
     or else `default_limit`. memory: also measure the peak of a step beyond weights and input, except for compiled
-    models on a CPU, which run eagerly while tensors are counted.
+    models on a CPU, which run eagerly while tensors are counted. A product of square matrices takes its turn with the
+    models, to relate their FLOPs to its rate.
 
     Raises ValueError for an unknown name, a batch or a number of rounds that is too small, or a model that fails.
     """
@@ -60,6 +70,7 @@ def measure_models(
     # As in timm's benchmark: sizes do not change.
     torch.backends.cudnn.benchmark = on_gpu
     counted = [label for label in models if memory and (on_gpu or "compiled" not in variants[label].split("+"))]
+    square = torch.randn(PEAK_SIDE, PEAK_SIDE, device=device, dtype=dtype)
     timings = []
     for mode in modes:
         able = [label for label in models if mode == "inference" or _trains(models[label])]
@@ -70,9 +81,13 @@ def measure_models(
             batches = {label: best_batch_size(partial(_search_seconds, make[label], device), limit) for label in bar}
             torch.compiler.reset()
         steps = {label: make[label](batch) for label, batch in batches.items() if batch is not None}
+        steps[PEAK], batches[PEAK] = partial(torch.mm, square, square), 1
         found = {t.target: t for t in measure(steps, mode, batches, rounds, device, counted)}
-        timings += [found.get(label) or Timing(label, mode, min(START, limit)) for label in able]
-    return timings
+        peak = 2 * PEAK_SIDE**3 / found[PEAK].time.median
+        timings += [replace(found.get(label) or Timing(label, mode, min(START, limit)), peak=peak) for label in able]
+    # Last, because a model that fails has raised an error with its name before.
+    flops = {label: 2 * count_complexity(model, (1, 3, *img_size)).macs for label, model in models.items()}
+    return [replace(timing, flops=flops[timing.target]) for timing in timings]
 
 
 def try_steps(
@@ -161,10 +176,29 @@ def _make_step(
     return step
 
 
+def profile_table(step: Callable[[], None]) -> str:
+    """Return a Markdown table of the operators that take most of a step's time, without those that they call."""
+    step()
+    with torch.profiler.profile() as profiler:
+        step()
+    events = profiler.key_averages()
+    # On a GPU, operators take the time of their kernels.
+    kind = "device" if any(event.self_device_time_total for event in events) else "cpu"
+    milliseconds = {event.key: getattr(event, f"self_{kind}_time_total") / 1e3 for event in events}
+    events = sorted(events, key=lambda event: milliseconds[event.key], reverse=True)
+    total = sum(milliseconds.values())
+    rows = [["all", sum(event.count for event in events), f"{total:.1f}", "1.00"]]
+    for event in events[:MAX_OPERATORS]:
+        time = milliseconds[event.key]
+        rows.append([event.key, event.count, f"{time:.1f}", f"{time / total:.2f}"])
+    return markdown_table(["operator", "calls", "ms", "share"], rows)
+
+
 def row(timing: Timing) -> dict[str, Any]:
     """Return the columns of a CSV file; rates are images per second."""
     middle, lower, upper = timing.rate or (None,) * 3
     figures = {"median": middle, "lower": lower, "upper": upper, "memory_mb": timing.megabytes}
+    figures |= {"gflops": timing.flops / 1e9, "of_peak": timing.of_peak}
     return {"model": timing.target, "mode": timing.mode, "batch_size": timing.size, **figures}
 
 
@@ -175,13 +209,16 @@ def models_table(timings: Sequence[Timing], memory: bool = False) -> str:
     for timing in timings:
         rate = timing.rate
         first = base.setdefault(timing.mode, rate and rate.median)
-        cells = ["out of memory", "", "", *[""] * memory]
+        cells = ["out of memory", *[""] * (4 + memory)]
         if rate:
             ratio = "" if first is None else f"{rate.median / first:.2f}"
             peak = "not measured" if timing.megabytes is None else f"{timing.megabytes:.0f}"
-            cells = [f"{rate.median:.1f}", f"{rate.lower:.1f} - {rate.upper:.1f}", ratio, *[peak] * memory]
+            quartiles = f"{rate.lower:.1f} - {rate.upper:.1f}"
+            cells = [f"{rate.median:.1f}", quartiles, ratio]
+            cells += [f"{timing.flops / 1e9:.2f}", f"{timing.of_peak:.2f}", *[peak] * memory]
         rows.append([timing.mode, timing.target, timing.size, *cells])
-    header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", *["memory (MB)"] * memory]
+    header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", "GFLOPs", "of_peak"]
+    header += ["memory (MB)"] * memory
     return markdown_table(header, rows)
 
 
@@ -199,6 +236,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
     parser.add_argument("--memory", action="store_true", help="measure the peak memory of a step as well")
+    parser.add_argument("--profile", action="store_true", help="add tables of the operators of a step")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--rounds", type=int, default=10, help="(default: %(default)s)")
 
@@ -206,12 +244,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     options = dict(batch_size=args.batch_size, img_size=args.img_size)
     options |= dict(modes=args.modes, rounds=args.rounds, device=args.device, memory=args.memory)
+    options["dtype"] = getattr(torch, args.dtype)
     groups = [[first, *others] for first, others in ZOO.items()] if args.zoo else [args.models]
-    timings = [measure_models(names, dtype=getattr(torch, args.dtype), **options) for names in groups]
+    timings = [measure_models(names, **options) for names in groups]
     tables = [models_table(group, args.memory) for group in timings]
     if args.zoo:
         tables = [f"## Relative to {names[0]}\n\n{table}" for names, table in zip(groups, tables, strict=True)]
+    for timing in chain(*timings) if args.profile else ():
+        if timing.seconds:
+            model = create_variant(timing.target.partition(" (")[0], args.img_size).to(args.device)
+            arguments = args.img_size, args.device, options["dtype"], timing.size
+            table = profile_table(_make_step(timing.mode, timing.target, model, *arguments))
+            tables.append(f"## {timing.target}, {timing.mode}, batch {timing.size}\n\n{table}")
     size = f"{args.img_size[0]} x {args.img_size[1]}"
-    words = f"{size}, {args.dtype}. Medians and quartiles over rounds, in which the models of a table take turns."
+    words = f"{size}, {args.dtype}. Medians and quartiles over rounds, in which the models of a table take turns; each "
+    words += "runs twice, and the second time counts. FLOPs are those of an image's forward, two for a multiply-add; "
+    words += f"of_peak relates them, or three times as many in training, to a product of {PEAK_SIDE} x {PEAK_SIDE}."
     rows = [row(timing) for group in timings for timing in group]
     return Report("Speed of models", words, tables, rows, {"case": size, "dtype": args.dtype})

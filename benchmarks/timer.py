@@ -1,5 +1,6 @@
 """Time contenders in turn, in one process, so that other load on the machine slows all of them equally."""
 
+import math
 import platform
 import random
 import time
@@ -42,7 +43,8 @@ class Timing:
     """One target in one mode at one size: seconds of a call in each round, and bytes at the peak.
 
     size: images of a batch, or tokens. seconds: empty if memory ran out. memory: the peak above the bytes before the
-    call; None if it was not measured.
+    call; None if it was not measured. flops: of the forward of one image; 0 if not counted. peak: FLOPs a second of a
+    matrix product in the same rounds.
     """
 
     target: str
@@ -50,6 +52,8 @@ class Timing:
     size: int
     seconds: Sequence[float] = ()
     memory: int | None = None
+    flops: int = 0
+    peak: float = math.inf
 
     @property
     def time(self) -> Spread | None:
@@ -60,6 +64,12 @@ class Timing:
     def rate(self) -> Spread | None:
         """Images or tokens per second."""
         return spread([self.size / seconds for seconds in self.seconds]) if self.seconds else None
+
+    @property
+    def of_peak(self) -> float | None:
+        """FLOPs a second over those of the product; a training step counts as three forwards, recomputed or not."""
+        forwards = 3 if self.mode == "training" else 1
+        return self.rate and forwards * self.flops * self.rate.median / self.peak
 
     @property
     def megabytes(self) -> float | None:
@@ -75,12 +85,13 @@ def measure(
     device: str | torch.device,
     counted: Collection[str] = (),
 ) -> list[Timing]:
-    """Time steps in turn. counted: names of the steps whose peak memory is measured; sizes: by name of a step.
+    """Time steps in turn, each the second time it runs in a row. sizes: by name of a step.
 
+    counted: names of the steps whose peak memory is measured.
     A step that runs out of memory does not end the measurement of the others.
     """
     able = {name: step for name, step in steps.items() if unless_out_of_memory(partial(_succeeds, step))}
-    seconds = time_in_turn(able, rounds, device, desc=mode)
+    seconds = time_in_turn(able, rounds, device, desc=mode, clock=second_of_two)
     peaks = {name: peak_memory(able[name], device) for name in counted if name in able}
     return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name)) for name in steps]
 
@@ -150,6 +161,12 @@ def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int
         step()
     synchronize()
     return (time.perf_counter() - start) / repeats
+
+
+def second_of_two(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
+    """Return the seconds of a step just after the same step, and not after another one, whose data fills the caches."""
+    step()
+    return seconds_of(step, device, repeats)
 
 
 def spread(values: Sequence[float]) -> Spread:

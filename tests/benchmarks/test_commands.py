@@ -15,12 +15,13 @@ from soft_vit.weights.files import RESOURCES
 
 SMALL = "--img-size 32 --batch-size 2 --rounds 3"
 DATA = f"data --config {RESOURCES}/configs/soft_tiny.py --generate 4 --batch-size 2 --rounds 3 --workers 0"
-MODEL_COLUMNS = "date,machine,case,dtype,model,mode,batch_size,median,lower,upper,memory_mb"
+MODEL_COLUMNS = "date,machine,case,dtype,model,mode,batch_size,median,lower,upper,memory_mb,gflops,of_peak"
 OPERATOR_COLUMNS = "date,machine,case,dtype,operator,direction,tokens,median_ms,lower_ms,upper_ms,memory_mb"
 
 # A command, a row of its page, the columns of its CSV file, and how many rows that has.
 COMMANDS = {
     f"models soft_pico soft_pico+naive {SMALL} --memory": ("| training | soft_pico+naive | 2 |", MODEL_COLUMNS, 4),
+    f"models soft_pico {SMALL} --modes inference --profile": ("## soft_pico, inference, batch 2", MODEL_COLUMNS, 1),
     "operator naive newton --tokens 20 40 --batch-size 1 --rounds 3 --spread 0.2": (
         "| forward+backward | 40 | newton |",
         OPERATOR_COLUMNS,

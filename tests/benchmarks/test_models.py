@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import models as module
-from benchmarks.models import best_batch_size, default_limit, measure_models, models_table
+from benchmarks.models import best_batch_size, default_limit, measure_models, models_table, profile_table
 from benchmarks.registry import VARIANTS
 from benchmarks.timer import Timing
 
@@ -26,18 +26,30 @@ def test_every_model_is_timed_in_every_mode():
     ]
     assert all(len(t.seconds) == 3 and t.size == 2 for t in timings)
     assert timings[0].memory < timings[4].memory
+    assert {timing.flops for timing in timings if "vit" not in timing.target} == {timings[0].flops}
+    assert all(timing.of_peak > 0 for timing in timings)
 
 
 def test_the_table():
-    timings = [Timing("a", "inference", 8, [0.8] * 3), Timing("b", "inference", 16, [1.0] * 3, 2**20)]
-    timings += [Timing("a", "training", 8), Timing("b", "training", 8, [2.0] * 3, 3 * 2**20)]
+    counts = dict(flops=3 * 10**9, peak=1e11)
+    timings = [Timing("a", "inference", 8, [0.8] * 3), Timing("b", "inference", 16, [1.0] * 3, 2**20, **counts)]
+    timings += [Timing("a", "training", 8), Timing("b", "training", 8, [2.0] * 3, 3 * 2**20, **counts)]
     assert cells(models_table(timings, memory=True)) == [
-        ["inference", "a", "8", "10.0", "10.0 - 10.0", "1.00", "not measured"],
-        ["inference", "b", "16", "16.0", "16.0 - 16.0", "1.60", "1"],
-        ["training", "a", "8", "out of memory", "", "", ""],
+        ["inference", "a", "8", "10.0", "10.0 - 10.0", "1.00", "0.00", "0.00", "not measured"],
+        ["inference", "b", "16", "16.0", "16.0 - 16.0", "1.60", "3.00", "0.48", "1"],
+        ["training", "a", "8", "out of memory", "", "", "", "", ""],
         # Nothing is a ratio to what was not measured.
-        ["training", "b", "8", "4.0", "4.0 - 4.0", "", "3"],
+        ["training", "b", "8", "4.0", "4.0 - 4.0", "", "3.00", "0.36", "3"],
     ]
+
+
+def test_a_profile_counts_the_operators_that_an_operator_calls():
+    x, layer = torch.randn(5, 7), torch.nn.Linear(7, 3)
+    table = cells(profile_table(lambda: [layer(x) for _ in range(4)]))
+    calls = {name: int(count) for name, count, *_ in table}
+    # Each layer is a linear, which calls a transposition and an addmm.
+    assert calls["aten::linear"] == calls["aten::addmm"] == 4
+    assert calls["all"] == sum(calls.values()) - calls["all"]
 
 
 def test_tensors_of_a_compiled_model_are_not_counted(monkeypatch):
@@ -57,7 +69,7 @@ def test_each_case_has_its_own_best_batch(monkeypatch):
         return step
 
     monkeypatch.setattr(module, "_make_step", make_step)
-    monkeypatch.setattr("benchmarks.timer.seconds_of", lambda step, *_: step() or 1.0)
+    monkeypatch.setattr("benchmarks.timer.seconds_of", lambda step, *_: [step(), 1.0][1])
     timings = measure_models(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4)
     assert [(t.mode, t.size, t.rate.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 
 from benchmarks import timer
-from benchmarks.timer import Timing, measure, numbered, seconds_of, time_in_turn
+from benchmarks.timer import Timing, measure, numbered, second_of_two, seconds_of, time_in_turn
 
 
 def test_repeated_names_are_numbered():
@@ -46,6 +46,13 @@ def test_a_short_step_on_a_gpu():
     clock = lambda step, device, repeats: calls.append(repeats) or 1e-3  # noqa: E731
     assert time_in_turn({"a": step}, 3, "cuda", clock=clock) == {"a": [1e-3] * 3}
     assert calls == ["uncounted", 1] + ["uncounted", 6] * 3
+
+
+def test_the_second_run_in_a_row_is_timed(monkeypatch):
+    calls = []
+    monkeypatch.setattr(timer, "seconds_of", lambda step, *_: calls.append("timed") or step() or 2.0)
+    assert second_of_two(partial(calls.append, "run"), "cpu") == 2.0
+    assert calls == ["run", "timed", "run"]
 
 
 def test_repeats_are_averaged(monkeypatch):
