@@ -17,6 +17,8 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.focused import FlattenAttention
 
 DIM, HEADS = 12, 3
+# Weights that begin at or near zero.
+WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3")
 # The focused attention of the released models is in no table.
 CLASSES = {**ATTENTIONS, "flatten": FlattenAttention}
 
@@ -63,7 +65,7 @@ def make(
             nn.init.normal_(module.weight, std=dim**-0.5)
             nn.init.normal_(module.bias, std=0.3)
     for name, parameter in attn.named_parameters():
-        if name in ("positional_encoding", "power", "scale", "offset", "log_bandwidth"):
+        if name in ("positional_encoding", "power", "scale", "offset", "log_bandwidth", *WEIGHTS):
             nn.init.normal_(parameter, std=0.3)
     return attn.eval()
 
@@ -522,6 +524,11 @@ CASES = [
     case("mila", "contract masks maps", mila, "N"),
     case("ttt", "contract maps", cost="N"),
     case("ttt", "contract masks", rope=True),
+    case("ttt_glu", "contract masks maps", cost="N"),
+    case("ttt_glu", "masks", qk_conv=False),
+    case("linear", "contract masks maps", key_norm="instance", qk_conv=True),
+    case("gaussian", "masks maps", key_norm="instance", qk_conv=True),
+    case("soft", "masks", local_kernel=0, sampling="avg", key_norm="instance", qk_conv=True),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

@@ -36,6 +36,7 @@ from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 from soft_vit.layers.attention.ttt import TTTAttention
+from soft_vit.layers.attention.ttt_glu import TTTGLUAttention
 from soft_vit.layers.attention.vq import VQAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options", "name_hint"]
@@ -74,6 +75,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "mala": MALAttention,
     "mila": MilaAttention,
     "ttt": TTTAttention,
+    "ttt_glu": TTTGLUAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""
@@ -109,4 +111,5 @@ def attention_options(cls: type[Attention]) -> dict[str, Any]:
             found = {**own, **found}
             if all(p.kind is not p.VAR_KEYWORD for p in parameters):
                 break
-    return found
+    without = () if cls.qk_of_each_token else ("key_norm", "qk_conv")
+    return {name: default for name, default in found.items() if name not in without}

@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.base import SelfAttention, add_to_grid, depthwise_conv, grid_limit, grid_maps
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
-from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention

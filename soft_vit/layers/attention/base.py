@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, MutableMapping
 from operator import index
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, Literal, SupportsIndex, get_args
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,12 @@ from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.ops.layout import FeatSize, Layout, token_layout
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Rotate = Callable[[Tensor], Tensor]
 """Rotates queries or keys `[B, H, P + N, D]` by their positions."""
+
+KeyNorm = Literal["instance"]
 
 
 def at_least(name: str, value: int, smallest: int = 1) -> int:
@@ -78,6 +81,35 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
+def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, device=None, dtype=None) -> nn.Conv2d:
+    """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
+
+    side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
+    """
+    size, dd = window(side, sequence), {"device": device, "dtype": dtype}
+    padding = (size[0] // 2, size[1] // 2)
+    return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
+
+
+def grid_maps(v: Tensor, layout: Layout) -> Tensor:
+    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
+    return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
+
+
+def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
+    """Return tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
+    return x + layout.pad_prefix(split_heads(maps.flatten(2).mT, x.shape[1]))
+
+
+def normalize_over_tokens(x: Tensor, layout: Layout) -> Tensor:
+    """Return `(x - mean) / sqrt(var + 1)` of each channel of `[B, H, P + N, D]`, over the tokens that count."""
+    with full_precision(x):
+        wide, count = at_least_float32(x), layout.num_tokens(x)
+        centred = wide - layout.keep(wide).sum(2, keepdim=True) / count
+        variance = layout.keep(centred).square().sum(2, keepdim=True) / count
+        return (centred * (variance + 1).rsqrt()).to(x.dtype)
+
+
 @register_notrace_module
 class Attention(nn.Module):
     """Mix tokens `[B, P + N, C]`: P prefix tokens, then those of a map (H, W), `N = H * W`, row by row, or (N,).
@@ -107,7 +139,7 @@ class Attention(nn.Module):
     fixed_feat_size: ClassVar[bool] = False
     """Whether the weights belong to one map size; such weights are resampled when a checkpoint has another."""
 
-    needs_grid: ClassVar[bool] = True
+    needs_grid: bool = True
     """Whether tokens of the map and prefix tokens are treated differently; `prefix` says how."""
 
     prefix: ClassVar[str] = "as all tokens"
@@ -120,9 +152,9 @@ class Attention(nn.Module):
     """Whether the key is the query, so that `k_norm` is unused."""
 
     qk_of_each_token: ClassVar[bool] = True
-    """Whether each token has a query and a key, as a rotary embedding requires."""
+    """Whether each token has a query and a key, as a rotary embedding, key_norm and qk_conv require."""
 
-    takes_context: ClassVar[bool] = False
+    takes_context: bool = False
     """Whether keys and values may be those of other tokens than queries (cross-attention)."""
 
     no_mask: str = "it does not define one"
@@ -135,7 +167,16 @@ class Attention(nn.Module):
     """Rate of the dropout on attention weights, for the attentions that take it as an argument."""
 
     def __init__(
-        self, dim: int, num_heads: int, *, feat_size: FeatSize | None = None, sr_ratio: int = 1, device=None, dtype=None
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        key_norm: KeyNorm | None = None,
+        qk_conv: bool = False,
+        feat_size: FeatSize | None = None,
+        sr_ratio: int = 1,
+        device=None,
+        dtype=None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -143,6 +184,21 @@ class Attention(nn.Module):
         self.sr_ratio = at_least("sr_ratio", sr_ratio)
         self.fused_attn = use_fused_attn()
         self.sequence = feat_size is not None and len(feat_size) == 1
+        self.key_norm = None if key_norm is None else check_choice("key_norm", key_norm, get_args(KeyNorm))
+        self.qk_conv = qk_conv
+        if key_norm or qk_conv:
+            if not self.qk_of_each_token:
+                raise ValueError(
+                    f"key_norm and qk_conv must not be set for {type(self).__name__}, whose tokens do not each have a "
+                    f"query and a key, got key_norm={key_norm!r} and qk_conv={qk_conv}."
+                )
+            self.takes_context = False
+        if qk_conv:
+            self.needs_grid = True
+            for name in ("q_conv",) if self.key_is_query else ("q_conv", "k_conv"):
+                conv = depthwise_conv(dim, 3, self.sequence, bias=False, device=device, dtype=dtype)
+                nn.init.zeros_(conv.weight)
+                self.add_module(name, conv)
         # Whether the places of tokens count, so that padding is moved behind the others.
         self.aligns_padding = self.sequence and self.needs_grid
         # Norms of each head's queries and keys; models with such norms set them.
@@ -164,14 +220,22 @@ class Attention(nn.Module):
             raise ValueError("key_padding_mask must be False on the right of a map or below, got padding elsewhere.")
         return layout
 
-    def queries(self, q: Tensor, rotate: Rotate | None = None) -> Tensor:
-        """Normalise each head's queries `[B, H, P + N, D]`, then rotate them."""
+    def queries(self, q: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        """Normalise each head's queries `[B, H, P + N, D]`, convolve them with `qk_conv`, then rotate them."""
         q = self.q_norm(q)
+        if self.key_norm and self.key_is_query:
+            q = normalize_over_tokens(q, layout)
+        if self.qk_conv:
+            q = add_to_grid(q, self.q_conv(grid_maps(q, layout)), layout)
         return q if rotate is None else rotate(q)
 
-    def keys(self, k: Tensor, rotate: Rotate | None = None) -> Tensor:
-        """Normalise each head's keys `[B, H, P + N, D]`, then rotate them."""
+    def keys(self, k: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        """Normalise each head's keys `[B, H, P + N, D]`, convolve them with `qk_conv`, then rotate them."""
         k = self.k_norm(k)
+        if self.key_norm:
+            k = normalize_over_tokens(k, layout)
+        if self.qk_conv:
+            k = add_to_grid(k, self.k_conv(grid_maps(k, layout)), layout)
         return k if rotate is None else rotate(k)
 
     def forward(
@@ -283,12 +347,12 @@ class SelfAttention(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)
-        x = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
+        x = self.attend(self.queries(q, layout, rotate), self.keys(k, layout, rotate), v, layout)
         return self.output(self.add_residual(x, v, layout))
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         q, (_, k, v) = self.project(x)[0], self.project(context)
-        return self.output(self.attend(self.queries(q), self.keys(k), v, layout))
+        return self.output(self.attend(self.queries(q, layout), self.keys(k, layout), v, layout))
 
 
 class ScoreAttention(SelfAttention):

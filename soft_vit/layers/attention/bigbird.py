@@ -144,7 +144,7 @@ class BigBirdAttention(ScoreAttention):
     """
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     prefix: ClassVar[str] = "in the first block, which is global"
     no_mask: str = "its random blocks depend on the number of tokens"
 

@@ -1,7 +1,6 @@
 """cosFormer: linear attention reweighted by the distance of tokens (Qin et al. 2022, arXiv 2202.08791)."""
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,7 +41,7 @@ class CosformerAttention(SelfAttention):
     """
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

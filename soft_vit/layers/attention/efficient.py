@@ -1,7 +1,6 @@
 """Efficient attention: a softmax over features and one over tokens (Shen et al. 2018, arXiv 1812.01243)."""
 
 import math
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,8 +20,8 @@ class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    takes_context: bool = True
+    needs_grid: bool = False
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
-from soft_vit.layers.attention.local_conv import add_to_heads, depthwise_conv, head_maps
+from soft_vit.layers.attention.base import SelfAttention, depthwise_conv
+from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention, unscaled
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
@@ -42,7 +42,7 @@ class FocusedAttention(SelfAttention):
     """
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
+    takes_context: bool = True
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 

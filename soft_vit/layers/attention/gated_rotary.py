@@ -8,8 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_parts
-from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.layers.attention.base import (
+    Attention,
+    Rotate,
+    add_to_grid,
+    depthwise_conv,
+    grid_maps,
+    merge_heads,
+    split_parts,
+)
 from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
@@ -67,7 +74,7 @@ class GatedRotaryAttention(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
-        q, k = self.queries(q, rotate), self.keys(k, rotate)
+        q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
         return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
 

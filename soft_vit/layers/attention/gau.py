@@ -72,8 +72,9 @@ class GatedAttentionUnit(Attention):
     """
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     qk_norm: ClassVar[bool] = False
+    qk_of_each_token: ClassVar[bool] = False
     no_mask: str = ""
 
     def __init__(

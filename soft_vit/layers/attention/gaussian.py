@@ -16,9 +16,9 @@ class GaussianAttention(SelfAttention):
     """
 
     cost: str = "N^2"
-    takes_context: ClassVar[bool] = True
+    takes_context: bool = True
     key_is_query: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     no_mask: str = ""
 
     projections: ClassVar[dict[str, int]] = {"q": 1, "v": 1}
@@ -33,11 +33,11 @@ class GaussianAttention(SelfAttention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, v = self.project(x)
-        return self.output(self.attend(self.queries(q, rotate) * self.head_dim**-0.25, v, layout))
+        return self.output(self.attend(self.queries(q, layout, rotate) * self.head_dim**-0.25, v, layout))
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         if self.normalize:
             raise ValueError("normalize must be False with a context: it scales queries and keys that are the same.")
         q, (k, v) = self.project(x)[0], self.project(context)
-        q, k = (self.queries(part) * self.head_dim**-0.25 for part in (q, k))
+        q, k = (self.queries(part, layout) * self.head_dim**-0.25 for part in (q, k))
         return self.output(self.attend(q, v, layout, k))

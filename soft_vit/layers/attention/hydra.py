@@ -27,8 +27,8 @@ class HydraAttention(SelfAttention):
     """
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    takes_context: bool = True
+    needs_grid: bool = False
     qk_norm: ClassVar[bool] = False
     no_mask: str = ""
 

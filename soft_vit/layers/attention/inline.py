@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, window
-from soft_vit.layers.attention.local_conv import add_to_grid, grid_maps
+from soft_vit.layers.attention.base import Rotate, SelfAttention, add_to_grid, grid_maps, window
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
@@ -83,7 +82,7 @@ class InLineAttention(SelfAttention):
     """
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
+    takes_context: bool = True
     prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
     no_mask: str = ""
 
@@ -102,7 +101,7 @@ class InLineAttention(SelfAttention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)
-        q, k = self.queries(q, rotate), self.keys(k, rotate)
+        q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         kernels = self.residual(mean_token(x, layout.mask)[..., None]).unflatten(1, (x.shape[2], -1))[..., 0]
         local = convolve_each_image(grid_maps(v, layout), kernels, self.sequence)
         x = add_to_grid(self.attend(q, k, v, layout), local, layout)

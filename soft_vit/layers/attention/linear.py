@@ -1,6 +1,6 @@
 """Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -23,8 +23,8 @@ class LinearAttention(SelfAttention):
     """
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    takes_context: bool = True
+    needs_grid: bool = False
     no_mask: str = ""
 
     def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:

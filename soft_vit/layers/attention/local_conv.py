@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import at_least, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import at_least, depthwise_conv, grid_maps, split_heads
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import Layout
@@ -23,26 +23,6 @@ def local_conv(
     if side % 2 == 0:
         raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
     return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
-
-
-def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, device=None, dtype=None) -> nn.Conv2d:
-    """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
-
-    side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
-    """
-    size, dd = window(side, sequence), {"device": device, "dtype": dtype}
-    padding = (size[0] // 2, size[1] // 2)
-    return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
-
-
-def grid_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
-    return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
-
-
-def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
-    """Return tokens `[B, H, P + N, D]` plus maps `[B, H * D, Y, X]`; prefix tokens stay as they are."""
-    return x + layout.pad_prefix(split_heads(maps.flatten(2).mT, x.shape[1]))
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:

@@ -4,8 +4,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
-from soft_vit.layers.attention.local_conv import add_to_grid, depthwise_conv, grid_maps
+from soft_vit.layers.attention.base import (
+    Attention,
+    Rotate,
+    add_to_grid,
+    depthwise_conv,
+    grid_maps,
+    merge_heads,
+    split_heads,
+    split_parts,
+)
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
@@ -73,5 +81,5 @@ class MilaAttention(Attention):
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k = split_parts(self.qk(x), 2, self.num_heads)
         v = split_heads(x, self.num_heads)
-        y = self.attend(self.queries(q, rotate), self.keys(k, rotate), v, layout)
+        y = self.attend(self.queries(q, layout, rotate), self.keys(k, layout, rotate), v, layout)
         return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout)))

@@ -12,8 +12,9 @@ class NoAttention(Attention):
     """`0` for every token: only the other layers of a model mix tokens."""
 
     cost: str = "0"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     qk_norm: ClassVar[bool] = False
+    qk_of_each_token: ClassVar[bool] = False
     no_mask: str = ""
 
     def attend(self, v: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Performer: softmax attention by positive random features, FAVOR+ (Choromanski et al. 2020, arXiv 2009.14794)."""
 
 import math
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from timm.layers import get_device_dtype
@@ -98,8 +98,8 @@ class PerformerAttention(SelfAttention):
     """
 
     cost: str = "N"
-    takes_context: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    takes_context: bool = True
+    needs_grid: bool = False
     no_mask: str = ""
     projection: Tensor
 

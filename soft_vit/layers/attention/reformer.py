@@ -142,7 +142,7 @@ class ReformerAttention(ScoreAttention):
 
     cost: str = "N log N"
     key_is_query: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     no_mask: str = "its number of hash buckets depends on the number of tokens"
     rotations: Tensor
 
@@ -170,4 +170,4 @@ class ReformerAttention(ScoreAttention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         qk, v = self.project(x)
-        return self.output(self.attend(self.queries(qk, rotate), v))
+        return self.output(self.attend(self.queries(qk, layout, rotate), v))

@@ -1,7 +1,5 @@
 """SimA: attention of l1-normalised queries and keys (Koohpayegani and Pirsiavash 2022, arXiv 2206.08898)."""
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,7 +22,7 @@ class SimpleAttention(SelfAttention):
     """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     no_mask: str = ""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

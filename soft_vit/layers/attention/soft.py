@@ -131,9 +131,10 @@ class SoftAttention(Attention):
         proj_drop: float = 0.0,
         device=None,
         dtype=None,
+        **options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **dd)
+        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **dd, **options)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:
@@ -213,10 +214,10 @@ class SoftAttention(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         scale = self.head_dim**-0.25
-        if isinstance(self.q_norm, nn.Identity) and rotate is None:
+        if isinstance(self.q_norm, nn.Identity) and rotate is None and not (self.key_norm or self.qk_conv):
             q = project_to_heads(x, self.q, self.num_heads, scale)
         else:
-            q = scale * self.queries(split_heads(self.q(x), self.num_heads), rotate)
+            q = scale * self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)
         v = layout.keep(project_to_heads(x, self.v, self.num_heads))
         bottleneck = self.sample_bottleneck(q, layout)
         residual = None if self.local is None else local_result(v, self.local, layout)

@@ -13,8 +13,8 @@ class SoftmaxAttention(ScoreAttention):
     """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
     cost: str = "N^2"
-    takes_context: ClassVar[bool] = True
-    needs_grid: ClassVar[bool] = False
+    takes_context: bool = True
+    needs_grid: bool = False
     no_mask: str = ""
 
     projections: ClassVar[dict[str, int]] = {"q": 1, "kv": 2}

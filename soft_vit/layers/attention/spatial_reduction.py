@@ -98,6 +98,6 @@ class SpatialReductionAttention(Attention):
         )
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q = self.queries(split_heads(self.q(x), self.num_heads), rotate)
+        q = self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)
         k, v = split_parts(self.kv(self.reduce(x, layout)), 2, self.num_heads)
-        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.keys(k, rotate), v, layout))))
+        return self.proj_drop(self.proj(merge_heads(self.attend(q, self.keys(k, layout, rotate), v, layout))))

@@ -102,6 +102,7 @@ class SynthesizerAttention(Attention):
     fixed_feat_size: ClassVar[bool] = True
     prefix: ClassVar[str] = "scores of zero where no weight gives one"
     qk_norm: ClassVar[bool] = False
+    qk_of_each_token: ClassVar[bool] = False
     no_mask: str = "its learned scores belong to positions"
     scores: Mapping[str, Scores]
 

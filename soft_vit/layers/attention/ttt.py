@@ -149,7 +149,7 @@ class TTTAttention(Attention):
         # Not slices, whose gradients are each as large as x.
         *of_heads, q_conv, k_conv, v_conv = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
         q, k, v = (split_heads(part, self.num_heads) for part in of_heads)
-        q, k = self.queries(q, rotate), self.keys(k, rotate)
+        q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         if self.rope:
             q, k = rotate_by_position(layout, merge_heads(q), merge_heads(k))
             q, k = split_heads(q, self.num_heads), split_heads(k, self.num_heads)

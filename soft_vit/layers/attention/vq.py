@@ -3,7 +3,7 @@
 Letters: B batch, H heads, N tokens, D channels of a head, S codes of a head.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,7 +61,7 @@ class VQAttention(SelfAttention):
     """
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid: bool = False
     no_mask: str = ""
     codebook: Tensor
     key_count: Tensor

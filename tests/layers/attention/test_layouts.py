@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from attention_cases import (
     turned,
     using,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS
+from soft_vit.probe.attentions import replaced_attend
 
 # Float64 on both sides; an inverse of a kernel with a ridge of 0.01 enlarges roundings by at most 1e2.
 TOLERANCE = 1e-10
@@ -152,14 +154,84 @@ def ttt(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return attn.proj(torch.cat(results))
 
 
-@every([*FORMULAS, case("ttt"), case("ttt", rope=True)])
+def prepared(x: Tensor, conv: nn.Conv2d, key_norm: bool, prefix: int, feat_size: Size) -> Tensor:
+    """Queries or keys `[B, N, C]`, each channel normalised over the tokens, plus their convolution on the map."""
+    if key_norm:
+        x = F.instance_norm(x.mT, eps=1.0).mT
+    maps = x[:, prefix:].mT.unflatten(2, feat_size)
+    maps = F.conv2d(maps, conv.weight, padding=(1, conv.weight.shape[3] // 2), groups=DIM)
+    return heads(x + F.pad(maps.flatten(2).mT, (0, 0, prefix, 0)))
+
+
+def ttt_glu(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The inner models trained by autograd, each image's on its own."""
+
+    def unit(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
+        return (F.silu(x @ w1) * (x @ w2)) @ w3
+
+    weights, results = (attn.w1, attn.w2, attn.w3), []
+    for image in attn.qkv(x).split(1):
+        q, k, v = image.chunk(3, dim=-1)
+        q, k = prepared(q, attn.q_conv, False, prefix, feat_size), prepared(k, attn.k_conv, True, prefix, feat_size)
+        loss = -(unit(k, *weights) * heads(v)).sum() / (x.shape[1] * attn.head_dim**0.5)
+        steps = torch.autograd.grad(loss, weights, create_graph=True)
+        results.append(unit(q, *(w - step for w, step in zip(weights, steps, strict=True))))
+    return attn.proj(torch.cat(results).transpose(1, 2).flatten(2))
+
+
+OPTIONS = {"key_norm": "instance", "qk_conv": True}
+
+
+@pytest.mark.parametrize("kind", ["softmax", "performer", "focused", "mala", "gaussian"])
+def test_options_of_queries_and_keys(kind: str) -> None:
+    """What `attend` is given, against a plain attention on queries and keys that are normalised and convolved here."""
+    for feat_size, prefix in (((5, 7), 3), ((23,), 0)):
+        attn, plain = make(case(kind, **OPTIONS), feat_size), make(case(kind), feat_size)
+        plain.load_state_dict({name: attn.state_dict()[name] for name in plain.state_dict()})
+        grid = feat_size if len(feat_size) == 2 else (*feat_size, 1)
+        x, seen = tokens(2, prefix + grid[0] * grid[1]), {}
+        for name, module in (("found", attn), ("plain", plain)):
+            with replaced_attend(module, partial(record, module.attend, seen, name)):
+                module(x, feat_size, prefix)
+        flat = [part.transpose(1, 2).flatten(2) for part in seen["plain"]]
+        # The kernel of `gaussian` divides its one projection before it is called.
+        scale = attn.head_dim**0.25 if attn.key_is_query else 1.0
+        expected = [prepared(scale * flat[0], attn.q_conv, attn.key_is_query, prefix, grid) / scale]
+        if not attn.key_is_query:
+            expected.append(prepared(flat[1], attn.k_conv, True, prefix, grid))
+        for found, value in zip(seen["found"][: len(expected)], expected, strict=True):
+            assert relative_error(found, value) <= TOLERANCE, feat_size
+
+
+def record(attend: Callable[..., Tensor], seen: dict[str, Any], name: str, *args: Any) -> Tensor:
+    seen[name] = args[:2]
+    return attend(*args)
+
+
+def test_options_of_queries_and_keys_are_refused_without_them() -> None:
+    for kind in ("none", "gau", "synthesizer", "longformer", "spatial_reduction"):
+        for name, value in OPTIONS.items():
+            with pytest.raises(ValueError, match=name):
+                make(case(kind, **{name: value}), (4, 5))
+    with pytest.raises(ValueError, match="batch"):
+        make(case("linear", key_norm="batch"), (4, 5))
+    with pytest.raises(ValueError, match="context"):
+        make(case("linear", **OPTIONS), (20,))(tokens(1, 20), (20,), context=tokens(1, 20))
+
+
+WITHOUT_MATRIX = {"ttt": ttt, "ttt_glu": ttt_glu}
+
+
+@every([*FORMULAS, case("ttt"), case("ttt", rope=True), case("ttt_glu")])
 def test_equals_the_dense_formula(case: Case) -> None:
     """The result and all gradients."""
     for feat_size, prefix in (((5, 7), 3), ((23,), 0), ((23,), 2)):
         attn, grid = make(case, feat_size), feat_size if len(feat_size) == 2 else (*feat_size, 1)
         x, results = tokens(2, prefix + grid[0] * grid[1]).requires_grad_(), []
         arguments = attn, x, prefix, grid
-        expected = output_by(case.formula(*arguments), *arguments) if case.formula else ttt(*arguments)
+        expected = (
+            output_by(case.formula(*arguments), *arguments) if case.formula else WITHOUT_MATRIX[case.kind](*arguments)
+        )
         for y in (attn(x, feat_size, prefix), expected):
             results.append([y, *torch.autograd.grad(y.square().sum(), [x, *attn.parameters()])])
         for found, value in zip(*results, strict=True):
@@ -168,7 +240,9 @@ def test_equals_the_dense_formula(case: Case) -> None:
 
 
 def test_every_attention_with_a_rule_for_prefix_tokens_has_a_formula() -> None:
-    assert {case.kind for case in FORMULAS} | {"ttt"} >= {kind for kind, cls in ATTENTIONS.items() if cls.needs_grid}
+    assert {case.kind for case in FORMULAS} | WITHOUT_MATRIX.keys() >= {
+        kind for kind, cls in ATTENTIONS.items() if cls.needs_grid
+    }
 
 
 def test_cost_is_that_of_the_options() -> None:
