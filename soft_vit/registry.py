@@ -18,6 +18,7 @@ __all__ = [
     "MODELS",
     "OPTIM_WRAPPERS",
     "OPTIM_WRAPPER_CONSTRUCTORS",
+    "PARAM_SCHEDULERS",
     "TRANSFORMS",
     "VISBACKENDS",
     "register",
@@ -51,6 +52,8 @@ OPTIM_WRAPPERS = _SharedRegistry(root.OPTIM_WRAPPERS)
 """Registry of optimizer wrappers."""
 OPTIM_WRAPPER_CONSTRUCTORS = _SharedRegistry(root.OPTIM_WRAPPER_CONSTRUCTORS)
 """Registry of constructors of optimizer wrappers."""
+PARAM_SCHEDULERS = _SharedRegistry(root.PARAM_SCHEDULERS)
+"""Registry of schedules of learning rates."""
 
 T = TypeVar("T", bound=type)
 

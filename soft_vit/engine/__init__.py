@@ -42,6 +42,7 @@ from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
+from soft_vit.engine.optim.timm_optim import TimmLR
 from soft_vit.engine.resume import loops, position, read, stop
 from soft_vit.engine.run import train
 

@@ -135,3 +135,14 @@ def test_notice_to_one_of_two(live, tmp_path, divided):
         # Its groups name fewer of AdamW's settings.
         ended["optimizer"], expected["optimizer"] = ended["optimizer"]["state"], expected["optimizer"]["state"]
     assert differences(ended, expected) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lion", "adafactor", "lamb", "muon", "nadamuon"])
+def test_notice_to_one_of_two_with_an_optimizer_of_timm(tmp_path, name):
+    options = [*OPTIONS, f"optim_wrapper.optimizer.type=timm.{name}", "optim_wrapper.accumulative_counts=2"]
+    strike, (whole, parts) = Strike(4, "before", signal.SIGTERM), (tmp_path / "whole", tmp_path / "parts")
+    assert train_ranks(2, whole, options=options) == [0, 0], output(whole)
+    assert train_ranks(2, parts, options=options, preparations=(None, strike.install)) == [EXIT_STOPPED] * 2
+    assert train_ranks(2, parts, "--resume", options=options) == [0, 0], output(parts)
+    assert differences(final_state(parts), final_state(whole)) == []

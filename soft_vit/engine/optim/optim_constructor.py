@@ -1,5 +1,6 @@
 """Group parameters by timm's rules."""
 
+import fnmatch
 from typing import Any
 
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
@@ -12,6 +13,8 @@ from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
 
 __all__ = ["TimmOptimWrapperConstructor"]
 
+_FALLBACK = ("fallback_list", "fallback_no_weight_decay")
+
 
 @register(OPTIM_WRAPPER_CONSTRUCTORS)
 class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
@@ -20,16 +23,20 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     Vectors (biases, norms) and the parameters in the model's `no_weight_decay()` are exempt from weight decay.
     `paramwise_cfg=dict(layer_decay=0.75)` multiplies the learning rate by 0.75 for every layer below the head, as
     `group_matcher()` counts them (BEiT, arXiv 2106.08254, Sec. 3.1), also in the body of a detector or segmentor.
-    Frozen parameters are left out, and those outside of the timm model get the optimizer's learning rate. Raises
-    ValueError for another key, a layer_decay outside (0, 1], and a model without a group_matcher.
+    `fallback_list=["head.*"]` gives parameters of the timm model, by name or pattern, to the second optimizer of a
+    hybrid one, such as AdamW in `timm.muon`; `fallback_no_weight_decay=True` adds those in `no_weight_decay()`. Frozen
+    parameters are left out, and those outside of the timm model get the optimizer's learning rate. Raises ValueError
+    for another key, a layer_decay outside (0, 1], a model without a group_matcher, and a pattern without a parameter.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
         super().__init__(optim_wrapper_cfg, None)
         options = dict(paramwise_cfg or {})
         self.layer_decay = options.pop("layer_decay", None)
+        self.fallback = {key: options.pop(key) for key in _FALLBACK if key in options}
         if options:
-            raise ValueError(f"paramwise_cfg must have no key except layer_decay, got {', '.join(options)}.")
+            keys = ", ".join(("layer_decay", *_FALLBACK))
+            raise ValueError(f"paramwise_cfg must have no keys except {keys}, got {', '.join(options)}.")
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}.")
 
@@ -51,10 +58,15 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:
         decay = optimizer.get("weight_decay") or 0.0
+        names = [name for name, _ in model.named_parameters()]
+        for pattern in self.fallback.get("fallback_list", ()):
+            if not fnmatch.filter(names, pattern):
+                raise ValueError(f"fallback_list must name parameters such as {names[-1]}, got {pattern}.")
         exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+        options = {"no_weight_decay_list": exempt, **self.fallback}
         if self.layer_decay is None:
-            return param_groups_weight_decay(model, decay, no_weight_decay_list=exempt)
-        groups = param_groups_layer_decay(model, decay, no_weight_decay_list=exempt, layer_decay=self.layer_decay)
+            return param_groups_weight_decay(model, decay, **options)
+        groups = param_groups_layer_decay(model, decay, layer_decay=self.layer_decay, **options)
         # A body without a head, as in a detector, ends one layer below it.
         rate = optimizer["lr"] * (1 if getattr(model, "num_classes", None) else self.layer_decay)
         for group in groups:

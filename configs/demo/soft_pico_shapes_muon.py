@@ -1,0 +1,12 @@
+# python tools/train.py configs/demo/soft_pico_shapes_muon.py
+# The run of soft_pico_shapes.py with Muon, at the same learning rate, weight decay, schedule and steps.
+_base_ = ["./soft_pico_shapes.py"]
+
+optim_wrapper = dict(
+    # Matrices and convolutions take Muon's step; vectors, depthwise convolutions and the head take AdamW's. No weight
+    # decay on vectors.
+    constructor="TimmOptimWrapperConstructor",
+    paramwise_cfg=dict(fallback_list=["head.*"]),
+    # timm scales Muon's steps to the size of AdamW's (arXiv 2502.16982), so that AdamW's learning rate fits.
+    optimizer=dict(type="timm.muon"),
+)

@@ -1,0 +1,112 @@
+"""timm's optimizers and learning-rate schedules by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mmengine.optim import OptimWrapper
+from mmengine.optim.scheduler.param_scheduler import INF, _ParamScheduler
+from mmengine.registry import OPTIMIZERS, Registry
+from timm.optim import create_optimizer_v2, get_optimizer_info
+from timm.scheduler import create_scheduler_v2
+from torch.optim import Optimizer
+
+from soft_vit.registry import PARAM_SCHEDULERS, register
+
+__all__ = ["TimmLR", "TimmOptimizers"]
+
+# Arguments of create_optimizer_v2 that need the names of parameters.
+_OF_GROUPS = ("fallback_list", "fallback_no_weight_decay", "filter_bias_and_bn", "layer_decay", "param_group_fn")
+
+
+class TimmOptimizers(Registry):
+    """Registry of scope `timm`: an optimizer has `type="timm.NAME"`, with a name of `timm.optim.list_optimizers()`.
+
+    The other keys are arguments of timm's `create_optimizer_v2`, whose defaults apply, and `lookahead_NAME` wraps an
+    optimizer as there. torch's names, such as `AdamW`, stay torch's. A dotted path such as `timm.optim.Lion` is the
+    class itself, with its own defaults.
+    """
+
+    def get(self, key: str) -> Callable[..., Optimizer] | None:
+        """Return the function that builds an optimizer from parameters or groups.
+
+        Raises ValueError for a name that timm does not know and for a second-order optimizer.
+        """
+        if "." in key:
+            return None
+        try:
+            info = get_optimizer_info(key.removeprefix("lookahead_"))
+        except ValueError:
+            raise ValueError(
+                f"optimizer.type must be a name of timm.optim.list_optimizers(), got timm.{key}."
+            ) from None
+        if info.second_order:
+            raise ValueError(f"optimizer.type must be a first-order optimizer, got timm.{key}.")
+
+        def build(params: Any, lr: float | None = None, **options: Any) -> Optimizer:
+            if misplaced := [name for name in _OF_GROUPS if name in options]:
+                raise ValueError(
+                    f"{misplaced[0]} must be an entry of paramwise_cfg with constructor='TimmOptimWrapperConstructor', "
+                    "got one of optimizer."
+                )
+            if lr is None:
+                raise ValueError(f"optimizer.lr must be a number, got {lr}.")
+            try:
+                return create_optimizer_v2(params, key, lr=lr, **options)
+            except (AssertionError, ImportError, TypeError) as error:
+                # Of apex and bitsandbytes, which need a GPU, or an argument that the optimizer lacks.
+                raise ValueError(f"The optimizer timm.{key} must be usable with {options}: {error}.") from error
+
+        return build
+
+
+TimmOptimizers("optimizer", parent=OPTIMIZERS, scope="timm")
+
+
+@register(PARAM_SCHEDULERS)
+class TimmLR(_ParamScheduler):
+    """timm's learning-rate schedules: `param_scheduler=dict(type="TimmLR", sched="wsd", warmup_epochs=5)`.
+
+    sched: "cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt" or "constant". options: arguments of timm's
+    `create_scheduler_v2`, whose defaults apply; its `num_epochs` follows from begin and end, which are by default those
+    of the run. They count epochs, or iterations with by_epoch=False. `convert_to_iter_based=True` updates the rate with
+    every iteration, and keeps these units. Raises ValueError for what timm refuses.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer | OptimWrapper,
+        sched: str,
+        begin: int = 0,
+        end: int = INF,
+        last_step: int = -1,
+        by_epoch: bool = True,
+        verbose: bool = False,
+        epoch_length: int = 1,
+        **options: Any,
+    ) -> None:
+        if sched in ("none", "plateau"):
+            raise ValueError(f"sched must be a schedule without a metric, got {sched}; MMEngine has ReduceOnPlateauLR.")
+        length = (end - begin) // epoch_length
+        try:
+            self._schedule, _ = create_scheduler_v2(
+                optimizer, sched, length, step_on_epochs=False, updates_per_epoch=epoch_length, **options
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"TimmLR must have arguments of timm's create_scheduler_v2: {error}") from error
+        super().__init__(optimizer, "lr", begin, end, last_step, by_epoch, verbose)
+
+    @classmethod
+    def build_iter_from_epoch(
+        cls, *args: Any, epoch_length: int, begin: int = 0, end: int = INF, by_epoch: bool = True, **kwargs: Any
+    ) -> "TimmLR":
+        """Return a schedule of iterations from one of epochs, as MMEngine's schedules do."""
+        steps = {"begin": begin * epoch_length, "end": end if end == INF else end * epoch_length}
+        return cls(*args, **steps, by_epoch=False, epoch_length=epoch_length, **kwargs)
+
+    def _get_value(self) -> list[float]:
+        self._schedule.step_update(self.last_step)
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict:
+        # timm's schedules are functions of the step.
+        return {key: value for key, value in super().state_dict().items() if key != "_schedule"}

@@ -1,0 +1,196 @@
+"""timm's optimizers and schedules: by name, resumed exactly, and equal to timm's."""
+
+import io
+import math
+
+import pytest
+import timm
+import torch
+from engine.runs import DEMO, assert_same_state, tiny
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import OPTIMIZERS, PARAM_SCHEDULERS, DefaultScope
+from torch import nn
+
+from soft_vit.engine import SafeOptimWrapper, train
+
+CHOSEN = ["timm.lion", "timm.adafactor", "timm.lamb", "timm.muon", "timm.nadamuon"]
+# Those of apex and bitsandbytes need a GPU, Kron a compiler.
+NAMES = timm.optim.list_optimizers(exclude_filters=["bnb*", "fused*", "kron*", "adahessian"])
+QUICK = ["adamw", "adafactor", "lamb", "lion", "muon", "nadamuon", "lookahead_lion"]
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 7, 3), nn.Flatten(), nn.Linear(63, 6), nn.LayerNorm(6), nn.Linear(6, 5))
+
+
+def build(model: nn.Module, name: str, **options) -> torch.optim.Optimizer:
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        return OPTIMIZERS.build({"type": name, "params": model.parameters(), "lr": 0.01, **options})
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> None:
+    for seed in seeds:
+        optimizer.zero_grad()
+        x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if n not in QUICK)])
+def test_every_optimizer_of_timm_goes_on_exactly(name):
+    """From a file that is read without pickle, for 5 steps after 3: Lookahead's sixth is among them."""
+    model, other, file = net(), net(), io.BytesIO()
+    optimizer = build(model, f"timm.{name}", weight_decay=0.1)
+    step(model, optimizer, range(3))
+    torch.save([model.state_dict(), optimizer.state_dict()], file)
+    step(model, optimizer, range(3, 8))
+    weights, state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    resumed = build(other, f"timm.{name}", weight_decay=0.1)
+    other.load_state_dict(weights)
+    resumed.load_state_dict(state)
+    step(other, resumed, range(3, 8))
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key]), key
+        assert not torch.equal(value, net().state_dict()[key]), key
+
+
+@pytest.mark.parametrize("name", ["lamb", "nadamuon", "sgd"])
+def test_steps_and_defaults_are_timms(name):
+    ours, theirs = net(), net()
+    step(ours, build(ours, f"timm.{name}"), range(3))
+    step(theirs, timm.optim.create_optimizer_v2(theirs.parameters(), name, lr=0.01), range(3))
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+def test_names_of_torch_and_dotted_paths_stay():
+    assert OPTIMIZERS.get("AdamW") is torch.optim.AdamW
+    assert OPTIMIZERS.get("Muon") is torch.optim.Muon
+    assert type(build(net(), "timm.optim.Lion")) is timm.optim.Lion
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("timm.muonn", {}, "timm.muonn"),
+        ("timm.adahessian", {}, "first-order"),
+        ("timm.lion", {"lr": None}, "lr"),
+        ("timm.lion", {"layer_decay": 0.5}, "paramwise_cfg"),
+        ("timm.lion", {"nope": 1}, "nope"),
+    ],
+)
+def test_mistakes(name, options, named):
+    with pytest.raises(ValueError, match=named):
+        build(net(), name, **options)
+
+
+# Fallback of hybrid optimizers
+
+
+def grouped(model: nn.Module, **paramwise_cfg) -> dict[str, bool]:
+    """Whether each parameter of a model is in a fallback group."""
+    config = {
+        "constructor": "TimmOptimWrapperConstructor",
+        "optimizer": {"type": "timm.muon", "lr": 0.1, "weight_decay": 0.05},
+        "paramwise_cfg": paramwise_cfg,
+    }
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        groups = build_optim_wrapper(model, config).optimizer.param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(p)]: group.get("use_fallback", False) for group in groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("layer_decay", [None, 0.5])
+def test_fallback_by_name_and_of_what_has_no_weight_decay(layer_decay):
+    with torch.device("meta"):
+        model = timm.create_model("vit_tiny_patch16_224", num_classes=10)
+    found = grouped(model, layer_decay=layer_decay, fallback_list=["head.*"], fallback_no_weight_decay=True)
+    expected = {"head.weight", "head.bias", "pos_embed", "cls_token"}
+    assert {name for name, fallback in found.items() if fallback} == expected
+    assert found.keys() == dict(model.named_parameters()).keys()
+    with pytest.raises(ValueError, match=r"model\.head"):
+        grouped(model, fallback_list=["model.head.*"])
+
+
+# Schedules
+
+
+def rates(schedule: dict, steps: int, epoch_length: int) -> list[list[float]]:
+    """The learning rate of two groups in each step, with the schedule saved and loaded after a third of them."""
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    groups = [{"params": [parameters[0]]}, {"params": [parameters[1]], "lr": 0.05}]
+    wrapper = SafeOptimWrapper(torch.optim.SGD(groups, lr=0.1))
+
+    def built():
+        return PARAM_SCHEDULERS.build({"optimizer": wrapper, "epoch_length": epoch_length, **schedule})
+
+    found, scheduler = [], built()
+    for index in range(steps):
+        if index == steps // 3:
+            state, kept = scheduler.state_dict(), [group["lr"] for group in wrapper.param_groups]
+            file = io.BytesIO()
+            torch.save(state, file)
+            scheduler = built()
+            scheduler.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+            for group, rate in zip(wrapper.param_groups, kept, strict=True):
+                group["lr"] = rate
+        found.append([group["lr"] for group in wrapper.param_groups])
+        wrapper.step()
+        scheduler.step()
+    return found
+
+
+SCHEDULES = [
+    {"sched": "wsd", "warmup_epochs": 2, "decay_epochs": 3, "min_lr": 1e-3},
+    {"sched": "rsqrt", "warmup_epochs": 1, "warmup_lr": 1e-4},
+    {"sched": "tanh", "min_lr": 1e-3},
+    {"sched": "cosine", "k_decay": 0.5, "noise": [0.2, 0.9], "noise_seed": 3},
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["sched"])
+@pytest.mark.parametrize("epoch_length", [1, 7])
+def test_rates_are_timms(schedule, epoch_length):
+    """By epochs, and by iterations with lengths in epochs."""
+    config = {"type": "TimmLR", "end": 10, "convert_to_iter_based": epoch_length > 1, **schedule}
+    found = rates(config, 10 * epoch_length, epoch_length)
+    for group, base in enumerate((0.1, 0.05)):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=base)
+        theirs, _ = timm.scheduler.create_scheduler_v2(
+            optimizer, num_epochs=10, step_on_epochs=False, updates_per_epoch=epoch_length, **schedule
+        )
+        for index, row in enumerate(found):
+            theirs.step_update(index)
+            assert row[group] == optimizer.param_groups[0]["lr"], index
+    assert len({row[0] for row in found}) > 2
+    assert all(math.isfinite(rate) for row in found for rate in row)
+
+
+@pytest.mark.parametrize("wrong", [{"sched": "nope"}, {"sched": "plateau"}, {"sched": "wsd", "nope": 1}])
+def test_mistakes_in_a_schedule(wrong):
+    with pytest.raises(ValueError, match=r"nope|plateau"):
+        rates({"type": "TimmLR", "end": 4, **wrong}, 1, 1)
+
+
+# Runs
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "timm.muon")) for n in CHOSEN])
+def test_resumed_run_with_clipping_accumulation_average_and_schedule(tmp_path, name):
+    """Two epochs at once or one by one: the same weights, averages and moments. Five batches are 2, 2 and 1."""
+    options = tiny(images=10, batch=2, epochs=2, validation=2) | {
+        "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.3}],
+        "model.drop_path_rate": 0.1,
+        "optim_wrapper.constructor": "TimmOptimWrapperConstructor",
+        "optim_wrapper.paramwise_cfg": {"layer_decay": 0.9, "fallback_list": ["head.*"]},
+        "optim_wrapper.optimizer.type": name,
+        "optim_wrapper.accumulative_counts": 2,
+        "optim_wrapper.clip_grad.max_norm": 0.1,
+        "param_scheduler": [{"type": "TimmLR", "sched": "wsd", "warmup_epochs": 1, "convert_to_iter_based": True}],
+    }
+    train(DEMO, work_dir=tmp_path / "whole", options=options)
+    (tmp_path / "resumed").mkdir()
+    (tmp_path / "whole" / "epoch_1.pth").rename(tmp_path / "resumed" / "epoch_1.pth")
+    train(DEMO, work_dir=tmp_path / "resumed", resume="auto", options=options)
+    whole, resumed = (tmp_path / folder / "epoch_2.pth" for folder in ("whole", "resumed"))
+    assert_same_state(whole, resumed, "state_dict", "ema_state_dict", "optimizer", "param_schedulers")
