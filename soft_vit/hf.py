@@ -140,7 +140,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
 
     Raises ValueError for an unknown attention, option or block, and a model of another form, which stays unchanged.
     """
-    tower, _ = _attentions(model)
+    tower, _ = vision_attentions(model)
     before, replaced = _cost(tower), _replace(model, kind, blocks, **options)
     try:
         after = _cost(tower)
@@ -197,7 +197,7 @@ class _Replaced(NamedTuple):
 def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any) -> _Replaced:
     """Replace attentions, and let the model give them the map of each image."""
     check_options(kind, options)
-    tower, layers = _attentions(model)
+    tower, layers = vision_attentions(model)
     report = SwapReport(kind, block_numbers(blocks, len(layers)))
     cls = attention_class(kind)
     if hasattr(tower.config, "num_patches") and cls.fixed_feat_size:
@@ -222,7 +222,7 @@ def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
     return _Replaced(report, undo)
 
 
-def _attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]]:
+def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]]:
     """Return the part of a model that makes tokens of images, and its attentions: parent, name and module."""
     for tower in model.modules():
         # The innermost one.

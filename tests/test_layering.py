@@ -23,6 +23,7 @@ ROOMS = (
     "__init__",
     "data",
     "probe",
+    "linearise",
     "registry",
 )
 ROOMS += ("engine", "dense", "predict", "export", "cli")

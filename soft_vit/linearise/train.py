@@ -1,0 +1,393 @@
+"""Linearise a frozen ViT without labels: attention outputs, then final tokens, then these at larger sizes.
+
+The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the loss of the others is that
+of arXiv 2603.16063. Letters: B batch, P prefix tokens, N tokens of a map, C channels, H x W the image.
+"""
+
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+from soft_vit.linearise.backbone import Backbone, first, make_student
+from soft_vit.weights.files import write_atomically
+from soft_vit.weights.read import read_checkpoint_file
+
+__all__ = ["Linearisation", "Plan", "attention_errors", "neighbour_agreement", "token_errors", "tokens_of"]
+
+# Part of a phase in which the learning rate rises.
+WARM_UP = 0.05
+# Random choices of blocks that the chosen ones are compared with.
+RANDOM_CHOICES = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a run, and the images of each.
+
+    steps: of the three phases. sizes: side of the images in pixels; those after the first are the third phase's, in
+    turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
+    phase, and of the others. intermediates: blocks whose tokens are learned as well as the last ones. bf16: autocast.
+    """
+
+    steps: tuple[int, int, int] = (1000, 1500, 500)
+    sizes: tuple[int, ...] = (224,)
+    batch_size: int = 16
+    lr: tuple[float, float] = (1e-3, 3e-4)
+    intermediates: tuple[int, ...] = ()
+    seed: int = 0
+    bf16: bool = False
+
+    @property
+    def ends(self) -> tuple[int, int, int]:
+        """The steps at which the phases end."""
+        return self.steps[0], sum(self.steps[:2]), sum(self.steps)
+
+    def images(self, step: int) -> tuple[int, int]:
+        """Return the size and the number of the images of a step in each process."""
+        size = self.sizes[0]
+        if step >= self.ends[1]:
+            later = self.sizes[1:] or self.sizes
+            size = later[(step - self.ends[1]) * len(later) // self.steps[2]]
+        return size, max(1, round(self.batch_size * (self.sizes[0] / size) ** 2))
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step: a cosine after a short rise, in the first phase and in the others."""
+        in_first = step < self.ends[0]
+        start, end = (0, self.ends[0]) if in_first else (self.ends[0], self.ends[2])
+        done, rise = (step - start) / (end - start), (step - start + 1) / (WARM_UP * (end - start))
+        return self.lr[not in_first] * min(1.0, rise) * (0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2)
+
+
+def relative_error(x: Tensor, y: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Return the mean squared error of tokens x by scale, by default the variance of y; both `[B, N, C]`.
+
+    1 is the error of the best constant.
+    """
+    y = y.float()
+    return (x.float() - y).square().mean() / (variance(y) if scale is None else scale)
+
+
+def variance(y: Tensor) -> Tensor:
+    """Return the variance of tokens `[B, N, C]` over images and tokens, a mean over channels."""
+    return (y - y.mean((0, 1))).square().mean().clamp(min=1e-12)
+
+
+def attention_errors(student: Backbone, teacher: Backbone, x: Tensor, blocks: Sequence[int]) -> Tensor:
+    """Return the `relative_error` `[blocks]` of a student's attentions on the tokens that the teacher's receive.
+
+    x: images `[B, 3, H, W]`. No gradient flows from one block to another.
+    """
+    errors: dict[int, Tensor] = {}
+
+    def compare(block: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple, kwargs: dict, result: Any) -> None:
+            with torch.set_grad_enabled(grad):
+                errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
+
+        return hook
+
+    grad = torch.is_grad_enabled()
+    with ExitStack() as stack:
+        for block in blocks:
+            hook = teacher.attention(block).register_forward_hook(compare(block), with_kwargs=True)
+            stack.callback(hook.remove)
+        with torch.no_grad():
+            teacher(x)
+    return torch.stack([errors[block] for block in blocks])
+
+
+def tokens_of(backbone: Backbone, x: Tensor, blocks: Sequence[int] = ()) -> list[Tensor]:
+    """Return the tokens `[B, P + N, C]` after each of these blocks, and the final ones, of images `[B, 3, H, W]`."""
+    seen: dict[int, Tensor] = {}
+    layers = backbone.layers
+    with ExitStack() as stack:
+        for block in blocks:
+            keep = layers[block][0].register_forward_hook(
+                lambda module, args, result, block=block: seen.__setitem__(block, first(result))
+            )
+            stack.callback(keep.remove)
+        final = backbone(x)
+    return [*(seen[block] for block in blocks), final]
+
+
+def token_errors(x: Tensor, y: Tensor, prefix: int = 0) -> Tensor:
+    """Return the `relative_error` plus one minus the cosine of tokens x and y `[B, P + N, C]`.
+
+    prefix: P, the number of prefix tokens, whose mean weighs as much as that of the others.
+    """
+    x, y = x.float(), y.float()
+    scale = variance(y)
+    parts = [part for part in ((x[:, :prefix], y[:, :prefix]), (x[:, prefix:], y[:, prefix:])) if part[0].shape[1]]
+    return torch.stack(
+        [relative_error(a, b, scale) + 1 - F.cosine_similarity(a, b, dim=-1).mean() for a, b in parts]
+    ).mean()
+
+
+def neighbour_agreement(x: Tensor, y: Tensor, k: int = 5) -> float:
+    """Return the share of the k nearest neighbours, by cosine, that features x and y `[n, C]` of n images share."""
+    k = min(k, len(x) - 1)
+    x, y = (F.normalize(part.float(), dim=-1) for part in (x, y))
+    near = [(part @ part.mT).fill_diagonal_(-2).topk(k, dim=1).indices for part in (x, y)]
+    return float((near[0][:, :, None] == near[1][:, None]).any(2).float().mean())
+
+
+class _Losses(nn.Module):
+    """The losses of both phases as one forward, which DistributedDataParallel takes."""
+
+    def __init__(self, run: "Linearisation") -> None:
+        super().__init__()
+        self.student = run.student
+        # In a tuple, so that it is not a part of this module.
+        self._fixed = run.teacher, run.blocks, run.plan.intermediates
+
+    def forward(self, x: Tensor, in_first: bool) -> Tensor:
+        teacher, blocks, intermediates = self._fixed
+        if in_first:
+            return attention_errors(self.student, teacher, x, blocks).sum()
+        with torch.no_grad():
+            expected = tokens_of(teacher, x, intermediates)
+        prefix = expected[-1].shape[1] - math.prod(teacher.feat_size(x))
+        found = tokens_of(self.student, x, intermediates)
+        return torch.stack([token_errors(a, b, prefix) for a, b in zip(found, expected, strict=True)]).mean()
+
+
+@dataclass
+class Linearisation:
+    """A run: the student, how far it is, and the errors that were measured on the way.
+
+    teacher: becomes frozen. kind, blocks, options: see `soft_vit.swap_attention`; options are of the attention type.
+    keep_softmax: number of blocks that get their softmax back after the first phase, see `choose_softmax`.
+
+    >>> run = Linearisation(load_backbone("vit_small_patch14_dinov2.lvd142m"), "linear", Plan(steps=(200, 400, 0)))
+    >>> run.fit(lambda start: iter(batches[start:]), samples)
+    >>> features = run.student(images)
+    """
+
+    teacher: Backbone
+    kind: str
+    plan: Plan = field(default_factory=Plan)
+    blocks: Sequence[int] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    keep_softmax: int = 0
+    step: int = 0
+    history: dict[str, Any] = field(default_factory=dict)
+    """The result of `measure` by phase: swap, phase 1, phase 2, phase 3; and softmax, of `choose_softmax`."""
+
+    def __post_init__(self) -> None:
+        for size in self.plan.sizes:
+            self.teacher.check_size(size)
+        self.teacher.requires_grad_(False).eval()
+        # Weights of the new attentions, alike in all processes.
+        with torch.random.fork_rng():
+            torch.manual_seed(self.plan.seed)
+            self.student = make_student(self.teacher, self.kind, self.blocks, **self.options)
+        count = len(self.teacher.layers)
+        self.blocks = sorted({block % count for block in (range(count) if self.blocks is None else self.blocks)})
+        if not 0 <= self.keep_softmax < len(self.blocks):
+            raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
+        if not list(self._attention_parameters()):
+            self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
+        self.settings = {
+            "teacher": self.teacher.source,
+            "kind": self.kind,
+            "blocks": list(self.blocks),
+            "options": dict(self.options),
+            "keep_softmax": self.keep_softmax,
+            "processes": _world(),
+            **asdict(self.plan),
+        }
+
+    def _attention_parameters(self) -> Iterator[nn.Parameter]:
+        return (p for block in self.blocks or () for p in self.student.attention(block).parameters())
+
+    def fit(
+        self,
+        batches: Callable[[int], Iterator[Tensor]],
+        samples: Tensor,
+        checkpoint: str | Path | None = None,
+        save_every: int = 200,
+    ) -> None:
+        """Train all phases, from where the checkpoint stands.
+
+        batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
+        images `[B, 3, H, W]` on which errors are measured. checkpoint: the file that is written every save_every steps;
+        a run that stopped continues from it as if it had not. Raises ValueError for one of another run.
+        """
+        device = next(self.teacher.parameters()).device
+        path = None if checkpoint is None else Path(checkpoint)
+        optimizer_state = self._load(path) if path is not None and path.is_file() else None
+        if "swap" not in self.history:
+            self.history["swap"] = self.measure(samples)
+        optimizer, losses = None, None
+        images = batches(self.step)
+        quiet = distributed.is_initialized() and distributed.get_rank() > 0
+        with tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=quiet) as bar:
+            while self.step < self.plan.ends[2]:
+                in_first = self.step < self.plan.ends[0]
+                if optimizer is None:
+                    optimizer, losses = self._begin(in_first, device)
+                    if optimizer_state is not None:
+                        optimizer.load_state_dict(optimizer_state)
+                        optimizer_state = None
+                for group in optimizer.param_groups:
+                    group["lr"] = self.plan.rate(self.step)
+                x = next(images).to(device, non_blocking=True)
+                with torch.autocast(device.type, torch.bfloat16, enabled=self.plan.bf16):
+                    loss = losses(x, in_first)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+                optimizer.step()
+                self.step += 1
+                bar.set_postfix_str(f"{x.shape[-1]} px, loss {loss.item():.3f}", refresh=False)
+                bar.update()
+                if self.step in self.plan.ends:
+                    self._end_phase(samples)
+                    # The next phase has another learning rate, and the first one other parameters.
+                    optimizer = None if self.step == self.plan.ends[0] else optimizer
+                if path is not None and (self.step in self.plan.ends or self.step % save_every == 0):
+                    self._save(path, optimizer)
+
+    def _begin(self, in_first: bool, device: torch.device) -> tuple[torch.optim.Optimizer, nn.Module]:
+        self.student.train().requires_grad_(not in_first)
+        for parameter in self._attention_parameters():
+            parameter.requires_grad_()
+        trained = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
+        losses: nn.Module = _Losses(self)
+        if distributed.is_initialized():
+            ids = [device.index] if device.type == "cuda" else None
+            # Heads, such as a pooling attention, have no part in the loss.
+            losses = DistributedDataParallel(losses, device_ids=ids, find_unused_parameters=True)
+        return torch.optim.AdamW(trained, lr=self.plan.lr[0], weight_decay=0.0), losses
+
+    def _end_phase(self, samples: Tensor) -> None:
+        for phase, end in enumerate(self.plan.ends, 1):
+            if self.step == end and self.plan.steps[phase - 1]:
+                self.history[f"phase {phase}"] = self.measure(samples)
+        if self.step == self.plan.ends[0] and self.keep_softmax:
+            self.history["softmax"] = found = self.choose_softmax(samples)
+            self._rebuild(found["kept"])
+
+    @torch.no_grad()
+    def measure(self, samples: Tensor) -> dict[str, Any]:
+        """Return the errors on images `[B, 3, H, W]`: of each block's attention, and of the final tokens.
+
+        blocks: `attention_errors` by number. error: `token_errors`. cosine: the mean of the final tokens'. agreement:
+        `neighbour_agreement` of the means of each image's tokens.
+        """
+        assert self.blocks is not None
+        self.student.eval()
+        blocks, errors, cosines, means = [], [], [], []
+        for x, (a, b), prefix in self._compared(samples):
+            blocks.append(attention_errors(self.student, self.teacher, x, self.blocks))
+            errors.append(float(token_errors(a, b, prefix)))
+            cosines.append(float(F.cosine_similarity(a.float(), b.float(), dim=-1).mean()))
+            means.append(torch.stack([a[:, prefix:].mean(1), b[:, prefix:].mean(1)]))
+        self.student.train()
+        of_blocks = torch.stack(blocks).mean(0).tolist()
+        return {
+            "blocks": {str(block): error for block, error in zip(self.blocks, of_blocks, strict=True)},
+            "error": float(np.mean(errors)),
+            "cosine": float(np.mean(cosines)),
+            "agreement": neighbour_agreement(*torch.cat(means, dim=1)),
+        }
+
+    def _compared(self, samples: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor], int]]:
+        """Yield images in batches, the final tokens of student and teacher, and the number of prefix tokens."""
+        device = next(self.teacher.parameters()).device
+        for x in samples.split(self.plan.batch_size):
+            x = x.to(device)
+            a, b = self.student(x), self.teacher(x)
+            yield x, (a, b), b.shape[1] - math.prod(self.teacher.feat_size(x))
+
+    def choose_softmax(self, samples: Tensor) -> dict[str, Any]:
+        """Choose the blocks that get their softmax back, one by one: each time the one that lowers the error most.
+
+        The error is `token_errors` on images `[B, 3, H, W]`. Returns the blocks as kept, and by way of choosing, the
+        blocks with their error: greedy, largest (of the attention's error), first, last and random, the latter's a
+        mean.
+        """
+        assert self.blocks is not None
+        kept: list[int] = []
+        for _ in range(self.keep_softmax):
+            errors = {b: self._error_with([*kept, b], samples) for b in self.blocks if b not in kept}
+            kept.append(min(errors, key=lambda block: errors[block]))
+        by_error = self.history["phase 1"]["blocks"] if "phase 1" in self.history else {}
+        ranked = sorted(self.blocks, key=lambda block: -by_error.get(str(block), 0.0))
+        choices = {
+            "greedy": sorted(kept),
+            "largest": sorted(ranked[: self.keep_softmax]),
+            "first": list(self.blocks[: self.keep_softmax]),
+            "last": list(self.blocks[-self.keep_softmax :]),
+        }
+        found: dict[str, Any] = {name: [blocks, self._error_with(blocks, samples)] for name, blocks in choices.items()}
+        rng = np.random.default_rng(self.plan.seed)
+        drawn = [rng.choice(self.blocks, self.keep_softmax, replace=False).tolist() for _ in range(RANDOM_CHOICES)]
+        found["random"] = [[], float(np.mean([self._error_with(blocks, samples) for blocks in drawn]))]
+        return {"kept": sorted(kept), **found}
+
+    @torch.no_grad()
+    def _error_with(self, kept: Sequence[int], samples: Tensor) -> float:
+        with self._restored(kept):
+            self.student.eval()
+            return float(np.mean([float(token_errors(a, b, prefix)) for _, (a, b), prefix in self._compared(samples)]))
+
+    @contextmanager
+    def _restored(self, kept: Sequence[int]) -> Iterator[None]:
+        """Give the student the teacher's attention in these blocks within this context."""
+        layers, old = self.student.layers, {block: self.student.attention(block) for block in kept}
+        try:
+            for block in kept:
+                setattr(*layers[block], self.teacher.attention(block))
+            yield
+        finally:
+            for block, attention in old.items():
+                setattr(*layers[block], attention)
+
+    def _rebuild(self, kept: Sequence[int]) -> None:
+        """Give the student the teacher's attention in these blocks for good, and note the swap of the others."""
+        trained = self.student
+        assert self.blocks is not None
+        self.blocks = [block for block in self.blocks if block not in kept]
+        self.student = make_student(self.teacher, self.kind, self.blocks, **self.options)
+        for block in self.blocks:
+            self.student.attention(block).load_state_dict(trained.attention(block).state_dict())
+
+    def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
+        if distributed.is_initialized() and distributed.get_rank() > 0:
+            return
+        buffer = io.BytesIO()
+        state = {"step": self.step, "history": self.history, "settings": self.settings}
+        state |= {"student": self.student.state_dict(), "optimizer": optimizer and optimizer.state_dict()}
+        torch.save(state, buffer)
+        write_atomically(path, buffer.getvalue())
+
+    def _load(self, path: Path) -> dict[str, Any] | None:
+        """Continue from a checkpoint; return the state of its optimizer."""
+        state = read_checkpoint_file(path)
+        for name, value in self.settings.items():
+            if state["settings"].get(name) != value:
+                raise ValueError(
+                    f"{path} must be of a run with {name}={value}, got {state['settings'].get(name)}; remove it, or "
+                    f"give another folder."
+                )
+        self.step, self.history = state["step"], state["history"]
+        if "softmax" in self.history:
+            self._rebuild(self.history["softmax"]["kept"])
+        self.student.load_state_dict(state["student"])
+        return state["optimizer"]
+
+
+def _world() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1

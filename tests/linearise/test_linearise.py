@@ -1,0 +1,276 @@
+"""Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes."""
+
+import itertools
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, distributed, nn
+
+from soft_vit.layers import Attention
+from soft_vit.linearise import (
+    Backbone,
+    Linearisation,
+    Plan,
+    UnlabelledImages,
+    attention_errors,
+    load_backbone,
+    neighbour_agreement,
+    save_backbone,
+    token_errors,
+)
+
+TIMM = {
+    "DINOv2 of timm": ("vit_small_patch14_reg4_dinov2", {"img_size": 56}),
+    "DINOv3 of timm": ("vit_small_patch16_dinov3", {"img_size": 64}),
+    "SigLIP of timm": ("vit_base_patch16_siglip_224", {"img_size": 64}),
+    "CLIP of timm": ("vit_base_patch16_clip_224", {"img_size": 64}),
+}
+WIDTH = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
+VISION = dict(WIDTH, image_size=16, patch_size=4)
+TEXT = dict(WIDTH, vocab_size=50)
+# Of transformers: its class, and the arguments of its config.
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Dinov2WithRegisters": ("Model", {k: v for k, v in VISION.items() if k != "intermediate_size"}),
+    "DINOv3ViT": ("Model", VISION),
+    "Siglip": ("Model", {"vision_config": VISION, "text_config": TEXT}),
+    "CLIP": ("Model", {"vision_config": VISION, "text_config": TEXT, "projection_dim": 8}),
+}
+
+
+def small_vit(**options: Any) -> Any:
+    torch.manual_seed(0)
+    options = {"depth": 2, "embed_dim": 24, "num_heads": 2, "num_classes": 0, "dynamic_img_size": True, **options}
+    model = timm.create_model("vit_tiny_patch16_224", **{"img_size": 32, "patch_size": 8, **options}).eval()
+    for block in model.blocks:
+        # Attention far from uniform.
+        nn.init.normal_(block.attn.qkv.weight, std=0.5)
+    return model
+
+
+def teacher() -> Backbone:
+    return Backbone(small_vit(), (0.5,) * 3, (0.5,) * 3)
+
+
+def saved_teacher(name: str, folder: Path) -> Path:
+    """A random teacher in a folder, as timm or transformers saves it."""
+    torch.manual_seed(0)
+    if name in TIMM:
+        model_name, options = TIMM[name]
+        model = timm.create_model(model_name, depth=2, embed_dim=24, num_heads=2, num_classes=0, **options)
+        timm.models.save_for_hf(model, folder, safe_serialization=True)
+    else:
+        transformers = pytest.importorskip("transformers")
+        kind, options = TRANSFORMERS[name]
+        model = getattr(transformers, name + kind)(getattr(transformers, f"{name}Config")(**options))
+        model.save_pretrained(folder)
+        (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    return folder
+
+
+def batches(plan: Plan, seed: int = 0) -> Any:
+    """The batches of random images of a plan, from a step on."""
+
+    def start(step: int) -> Iterator[Tensor]:
+        for i in itertools.count(step):
+            size, count = plan.images(i)
+            yield torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(100 * seed + i))
+
+    return start
+
+
+@pytest.mark.parametrize("name", [*TIMM, *TRANSFORMERS])
+def test_a_step_of_each_phase(name: str, tmp_path: Path) -> None:
+    """What was trained is saved, and is as loaded, at any size; blocks that keep softmax have the teacher's weights."""
+    of_folder = load_backbone(str(saved_teacher(name, tmp_path)))
+    side = of_folder.patch_size[0]
+    plan = Plan(steps=(1, 1, 1), sizes=(2 * side, 4 * side), batch_size=4)
+    run = Linearisation(of_folder, "linear", plan, options={"qk_conv": True}, keep_softmax=1)
+    before = {key: value.clone() for key, value in run.teacher.state_dict().items()}
+    run.fit(batches(plan), torch.randn(2, 3, 2 * side, 2 * side))
+    assert all(torch.equal(value, before[key]) for key, value in run.teacher.state_dict().items())
+    assert [len(run.history[key]["blocks"]) for key in ("swap", "phase 1", "phase 2", "phase 3")] == [2, 2, 1, 1]
+    (swapped,) = run.blocks
+    assert run.history["softmax"]["kept"] == [1 - swapped]
+    save_backbone(run.student, tmp_path / "out")
+    again = load_backbone(str(tmp_path / "out"))
+    assert [any(isinstance(m, Attention) for m in again.attention(block).modules()) for block in (0, 1)] == [
+        block == swapped for block in (0, 1)
+    ]
+    x = torch.randn(1, 3, 3 * side, 5 * side)
+    expected = run.student.eval()(x)
+    torch.testing.assert_close(again(x), expected)
+    assert not torch.allclose(again(x), run.teacher(x))
+    if name in TIMM:
+        features = timm.create_model(
+            f"local-dir:{tmp_path / 'out'}", pretrained=True, features_only=True, out_indices=[0, 1]
+        )
+        assert [f.shape[-2:] for f in features(x)] == [(3, 5)] * 2
+
+
+def test_each_phase_trains_its_part_and_lowers_its_error() -> None:
+    plan, x = Plan(steps=(15, 15, 0), sizes=(32,), lr=(3e-3, 3e-3)), torch.randn(8, 3, 32, 32)
+    run, states = Linearisation(teacher(), "linear", plan, blocks=[-1]), []
+
+    def watched(start: int) -> Iterator[Tensor]:
+        for step in range(30):
+            if step in (0, plan.ends[0]):
+                states.append({key: value.clone() for key, value in run.student.state_dict().items()})
+            yield x
+
+    run.fit(watched, x)
+    own, first = states
+    assert {key for key in own if not torch.equal(first[key], own[key])} == {key for key in own if ".1.attn." in key}
+    assert not [key for key, value in run.student.state_dict().items() if torch.equal(value, first[key])]
+    before, between, after = (run.history[phase] for phase in ("swap", "phase 1", "phase 2"))
+    assert between["blocks"]["1"] < 0.9 * before["blocks"]["1"]
+    assert after["error"] < 0.8 * between["error"] < before["error"]
+
+
+def test_attention_errors_are_by_the_variance_of_the_teachers() -> None:
+    of = teacher().double()
+    student = Linearisation(of, "linear").student.double()
+    x = torch.randn(3, 3, 32, 40, dtype=torch.float64)
+    tokens, expected = of.model._pos_embed(of.model.patch_embed(x)), []
+    for new, old in zip(student.model.blocks, of.model.blocks, strict=True):
+        given = old.norm1(tokens)
+        y, result = new.attn(given), old.attn(given)
+        expected.append((y - result).square().mean() / result.flatten(0, 1).var(dim=0, correction=0).mean())
+        tokens = old(tokens)
+    found = attention_errors(student, of, x, [0, 1])
+    torch.testing.assert_close(found.double(), torch.stack(expected), rtol=1e-5, atol=0)
+
+
+def test_errors_of_tokens_and_neighbours() -> None:
+    y = torch.randn(4, 7, 6)
+    assert float(token_errors(y, y, 2)) == pytest.approx(0, abs=1e-6)
+    # Half of the error is of the prefix token, whatever their number.
+    x = torch.cat([-y[:, :1], y[:, 1:]], dim=1)
+    scale = (y - y.mean((0, 1))).square().mean()
+    assert float(token_errors(x, y, 1)) == pytest.approx(float((4 * y[:, 0].square().mean() / scale + 2) / 2), rel=1e-5)
+    features = torch.randn(6, 5)
+    assert neighbour_agreement(features, 3 * features, k=2) == 1
+    # The other four are all the neighbours that there are.
+    assert neighbour_agreement(features[:5], torch.randn(5, 5), k=4) == 1
+
+
+def stopped_run(checkpoint: Path | None = None, stop: int | None = None) -> Linearisation:
+    plan = Plan(steps=(2, 1, 1), sizes=(16, 32), batch_size=2)
+    run = Linearisation(teacher(), "performer", plan, keep_softmax=1)
+
+    def stopping(start: int) -> Iterator[Tensor]:
+        for step, x in enumerate(batches(plan)(start), start):
+            if step == stop:
+                raise KeyboardInterrupt
+            yield x
+
+    run.fit(stopping, torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(9)), checkpoint, save_every=1)
+    return run
+
+
+def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
+    whole = stopped_run()
+    for stop in (1, 2, 3):
+        with pytest.raises(KeyboardInterrupt):
+            stopped_run(tmp_path / "run.pth", stop)
+    again = stopped_run(tmp_path / "run.pth")
+    assert again.history == whole.history
+    for key, value in whole.student.state_dict().items():
+        assert torch.equal(again.student.state_dict()[key], value), key
+    other = Linearisation(teacher(), "linear", whole.plan, keep_softmax=1)
+    with pytest.raises(ValueError, match="kind"):
+        other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / "run.pth")
+
+
+def _process(rank: int, folder: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    plan = Plan(steps=(1, 1, 0), sizes=(16,), batch_size=2)
+    run = Linearisation(teacher(), "linear", plan)
+    run.fit(batches(plan, seed=rank), torch.zeros(2, 3, 16, 16), folder / "run.pth")
+    torch.save(run.student.state_dict(), folder / f"{rank}.pth")
+    # Without the clean-up of the process that this one was forked from.
+    os._exit(0)
+
+
+def test_two_processes_have_the_same_student(tmp_path: Path) -> None:
+    """The first step is by the mean of both gradients: AdamW's is the sign of it."""
+    processes = [multiprocessing.get_context("fork").Process(target=_process, args=(rank, tmp_path)) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    found = [torch.load(tmp_path / f"{rank}.pth") for rank in (0, 1)]
+    alone = Linearisation(teacher(), "linear", Plan(steps=(1, 1, 0), sizes=(16,), batch_size=2))
+    alone.fit(batches(alone.plan), torch.zeros(2, 3, 16, 16))
+    assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+    assert any(not torch.equal(value, found[0][key]) for key, value in alone.student.state_dict().items())
+
+
+def folder_of_images(folder: Path) -> Path:
+    folder.mkdir()
+    for i, size in enumerate([(40, 30), (25, 50), (64, 64)]):
+        pixels = np.random.default_rng(i).integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+def test_images_follow_from_the_step(tmp_path: Path) -> None:
+    images = UnlabelledImages(folder_of_images(tmp_path / "images"), (0.5,) * 3, (0.25,) * 3, seed=1)
+    plan = Plan(steps=(1, 2, 2), sizes=(16, 32), batch_size=4)
+    whole = list(images.batches(plan.images, range(5)))
+    assert [x.shape for x in whole] == [(4, 3, 16, 16)] * 3 + [(1, 3, 32, 32)] * 2
+    later = list(images.batches(plan.images, range(2, 5), num_workers=1))
+    assert all(torch.equal(a, b) for a, b in zip(whole[2:], later, strict=True))
+    # Two processes share the images of a step.
+    halves = [next(images.batches(lambda step: (16, 2), range(1), rank, 2)) for rank in (0, 1)]
+    assert torch.equal(torch.cat(halves), whole[0])
+    # Each pass has all images once.
+    firsts = [images._load(int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
+    assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
+    assert images.samples(8, 16).shape == (3, 3, 16, 16)
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    """Each is one sentence."""
+    (tmp_path / "empty").mkdir()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "1.png").write_text("no image")
+    mistakes: list[tuple[Any, str]] = [
+        (lambda: load_backbone("resnet18", pretrained=False), "resnet18"),
+        (lambda: load_backbone("no_such_vit"), "no_such_vit"),
+        (lambda: load_backbone(str(tmp_path / "empty")), "empty"),
+        (lambda: Linearisation(teacher(), "linear", Plan(sizes=(30,))), "patch size 8"),
+        (lambda: Linearisation(teacher(), "lineal"), "linear"),
+        (lambda: Linearisation(teacher(), "linear", keep_softmax=2), "keep_softmax"),
+        (lambda: Linearisation(load_backbone(TIMM["DINOv3 of timm"][0], pretrained=False, depth=1), "hydra"), "hydra"),
+        (lambda: UnlabelledImages(tmp_path / "empty", (0,) * 3, (1,) * 3), "empty"),
+        (lambda: UnlabelledImages(tmp_path / "none", (0,) * 3, (1,) * 3), "none"),
+        (lambda: UnlabelledImages(broken, (0,) * 3, (1,) * 3)[0, 8], "1.png"),
+    ]
+    for mistake, words in mistakes:
+        with pytest.raises(ValueError, match=words) as caught:
+            mistake()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
+    student = teacher()
+    save_backbone(student, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("timm.models._hub.save_config_for_hf", full)
+    with pytest.raises(ValueError, match="No space left"):
+        save_backbone(student, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
