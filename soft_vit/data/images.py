@@ -1,6 +1,8 @@
 """Labelled images on disk: a folder for each class, or one folder with a list of labels."""
 
+import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,7 +13,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
-__all__ = ["BadImage", "LabelledImages", "decode_image", "find_images", "is_image", "named", "read_image", "read_lines"]
+__all__ = [
+    "BadImage",
+    "LabelledImages",
+    "decode_image",
+    "find_images",
+    "find_multi_label_images",
+    "is_image",
+    "named",
+    "read_image",
+    "read_lines",
+]
 
 SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
@@ -28,14 +40,14 @@ class BadImage(ValueError):
 
 @dataclass
 class LabelledImages:
-    """Images with labels: `samples` are files with the index of their class in `classes`.
+    """Images with labels: `samples` are files with the index of their class in `classes`, or a tuple of such indices.
 
     left_out: number of files by suffix that are not images.
     """
 
     storage: Storage
     classes: list[str]
-    samples: list[tuple[Entry, int]]
+    samples: list[tuple[Entry, int | tuple[int, ...]]]
     left_out: dict[str, int] = field(default_factory=dict)
 
     def load(self, entry: Entry) -> Image.Image:
@@ -45,7 +57,7 @@ class LabelledImages:
 
     def summary(self) -> str:
         """Return a line about the files of each class and those left out, and what the headers of a sample show."""
-        counts = Counter(label for _, label in self.samples)
+        counts = Counter(i for _, label in self.samples for i in (label if isinstance(label, tuple) else (label,)))
         ranked = sorted((counts[label], name) for label, name in enumerate(self.classes))
         sizes = " to ".join(f"{count} ({name})" for count, name in (ranked[0], ranked[-1]))
         others = ", ".join(f"{count} {suffix or 'without one'}" for suffix, count in self.left_out.items()) or "none"
@@ -159,6 +171,57 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     return LabelledImages(
         storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)], left_out
     )
+
+
+def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[str] | None = None) -> LabelledImages:
+    """Return the images of a split, each with any number of classes, that `root/split.csv` or `root/split.txt` lists.
+
+    The images lie in `root/split`, in an archive of it, or in root itself. A line of `split.txt` is a file name and its
+    classes, separated by TABs, or by spaces if the line has no TAB. `split.csv` has a header and the file name in its
+    first column. Its second and last column holds the classes, separated by `|`, `;` or spaces; or each further column
+    is a class, with 1 for images that have it and 0 for others.
+
+    classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
+    else all names in the list of `train`, sorted. Images that the list leaves out are not used.
+
+    Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes.
+    """
+    root = Path(root).expanduser()
+    listed, columns = _read_labels(root, split)
+    storage = open_storage(root / split) or FolderStorage(root)
+    entries = {entry.name.removeprefix(f"{split}/"): entry for entry in storage.entries() if is_image(entry.name)}
+    entries |= {f"{split}/{name}": entry for name, entry in entries.items()}
+    if missing := [name for name in listed if name not in entries]:
+        raise FileNotFoundError(
+            f"{storage.path} must hold every listed image, {len(missing)} are missing, such as {missing[0]}."
+        )
+    if classes is None:
+        classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else columns
+    if classes is None:
+        classes = in_order({label for labels in _read_labels(root, "train")[0].values() for label in labels})
+    places = _places(list(classes), {label for labels in listed.values() for label in labels}, f"A label of {split}")
+    samples = [(entries[name], tuple(sorted({places[label] for label in labels}))) for name, labels in listed.items()]
+    return LabelledImages(storage, list(classes), samples)
+
+
+def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None]:
+    """Return the labels of each listed file, and the classes if each has a column."""
+    table = root / f"{split}.csv"
+    if not table.is_file():
+        if not (root / f"{split}.txt").is_file():
+            raise FileNotFoundError(f"A list of labels must exist as {table} or {table.with_suffix('.txt')}.")
+        lines = read_lines(root / f"{split}.txt")
+        rows = [line.split("\t" if "\t" in line else None) for line in lines]
+        return {name.strip(): [label.strip() for label in labels] for name, *labels in rows}, None
+    (_, *columns), *rows = csv.reader(read_lines(table))
+    if len(columns) == 1:
+        return {name: [label for label in re.split(r"[|;\s]+", labels) if label] for name, labels in rows}, None
+    if bad := [(name, flag) for name, *flags in rows for flag in flags if flag.strip() not in ("0", "1")]:
+        raise ValueError(f"Columns of classes in {table} must hold 0 or 1, got {bad[0][1]!r} for {bad[0][0]}.")
+    return {
+        name: [column for column, flag in zip(columns, flags, strict=True) if flag.strip() == "1"]
+        for name, *flags in rows
+    }, columns
 
 
 def is_image(path: str | PurePath) -> bool:

@@ -76,6 +76,9 @@ def evaluate(
     CSV with a row for each true class and a column for each predicted one. work_dir: for logs, by default
     work_dirs/<config name>.
 
+    A model with several labels for each image (`multi_label`) is tested by the metrics of its config, on the config's
+    images, whose folder options can change; per_class is a CSV of class and average precision in percent.
+
     A config of detection or segmentation is tested as it stands, on a checkpoint of its model; tta then needs both
     entries in the config.
 
@@ -99,6 +102,12 @@ def evaluate(
     classifies = issubclass(class_of(cfg.model, MODELS) or BaseClassifier, BaseClassifier)
     if not classifies and any(map(bool, (named, data_root, img_size, crop_pct, per_class, confusion))):
         raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
+    if several := bool(not named and cfg.model.get("multi_label")):
+        if data_root is not None or confusion is not None:
+            raise ValueError("data_root and confusion must be left out for a model with several labels for each image.")
+        if per_class is not None:
+            entry = {"type": "mmpretrain.AveragePrecision", "average": None}
+            cfg.test_evaluator = [*_as_list(cfg.get("test_evaluator")), entry]
     if tta:
         use_tta_pipeline(cfg, classifies)
     view, recorded = None, ()
@@ -119,7 +128,7 @@ def evaluate(
     cfg.default_hooks["weights"] = {"type": "WeightsHook", "ema": ema, "img_size": view and view.img_size}
     # MMEngine's EMAHook would replace the weights that are to be tested.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
-    if classifies:
+    if classifies and not several:
         cfg.test_evaluator = _evaluators(cfg, indices, counted=per_class is not None or confusion is not None)
 
     # 3. Run it.
@@ -127,8 +136,9 @@ def evaluate(
         runner = build_runner(_under_another_name(cfg))
         if classifies and data_root is None and trained:
             match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
+        found = runner.test()
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
-        metrics = {name: float(value) for name, value in runner.test().items() if torch.as_tensor(value).numel() == 1}
+        metrics = {name: float(value) for name, value in found.items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
 
     # 4. Write the files.
@@ -138,7 +148,10 @@ def evaluate(
             asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
             asked |= dict(pretrained=pretrained if named else None)
             write_atomically(out, _json(metrics, asked).encode())
-        if per_class is not None or confusion is not None:
+        if several and per_class is not None:
+            rows = zip(_classes(runner), [f"{value:.2f}" for value in found["multi-label/AP_classwise"]], strict=True)
+            write_atomically(per_class, csv_table(["class", "average precision"], rows).encode())
+        elif per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)
     return metrics
 
@@ -211,12 +224,19 @@ def _num_classes(cfg: Config) -> int:
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
     """Return this package's metric instead of other accuracies, and the other metrics of a config."""
-    own, topk = cfg.get("test_evaluator") or [], {1, 5}
-    own = [own] if isinstance(own, dict) else own
+    own, topk = _as_list(cfg.get("test_evaluator")), {1, 5}
     for asked in (entry.get("topk", ()) for entry in own if type_name(entry) in _ACCURACIES):
         topk |= {asked} if isinstance(asked, int) else set(asked)
     metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
     return [{**metric, "confusion": counted}, *(entry for entry in own if type_name(entry) not in _ACCURACIES)]
+
+
+def _as_list(evaluators: Any) -> list[dict[str, Any]]:
+    return [evaluators] if isinstance(evaluators, dict) else list(evaluators or [])
+
+
+def _classes(runner: Runner) -> Sequence[str]:
+    return getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes") or ()
 
 
 def _under_another_name(cfg: Config) -> Config:
@@ -245,7 +265,7 @@ def _write_counts(
     runner: Runner, indices: Sequence[int] | None, per_class: str | Path | None, confusion: str | Path | None
 ) -> None:
     table = runner.test_loop.evaluator.metrics[0].confusion_table
-    known = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes") or ()
+    known = _classes(runner)
     names = [known[i] if i < len(known) else i for i in (range(len(table)) if indices is None else indices)]
     if per_class is not None:
         counts = zip(names, table.sum(1).tolist(), table.diagonal().tolist(), strict=True)

@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, FUNCTIONS, MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
-from torch import nn
+from torch import Tensor, nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.label_maps import IGNORED
@@ -57,10 +57,11 @@ class TimmPredictor:
         self.topk = topk
         self.device = torch.device(device)
         self.notes: list[str] = []
-        content, cfg, options = {}, {}, {}
+        content, cfg, options, several = {}, {}, {}, False
         if checkpoint is not None:
             content = load_checkpoint_file(checkpoint)
             noted = trained_notes(content, checkpoint)
+            several = noted.training.get("labels of an image") == "several"
             cfg, options = dict(noted.cfg), model_options({"model": noted.options})
             # The input size decides it.
             options.pop("img_size", None)
@@ -81,13 +82,14 @@ class TimmPredictor:
             raise ValueError(f"model must be a classifier, got {name}.")
         self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
         self.names = _timm_class_names(self.model)
+        self.scores: Callable[[Tensor], Tensor] = torch.sigmoid if several else partial(torch.softmax, dim=-1)
         self.model.to(self.device)
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
         """Return the result of each RGB image, of any size."""
         batch = torch.stack([self.transform(image) for image in images]).to(self.device)
-        scores = self.model(batch).float().softmax(dim=-1)
+        scores = self.scores(self.model(batch).float())
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 

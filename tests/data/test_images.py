@@ -15,7 +15,14 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import BadImage, decode_image, find_images, in_order, read_image
+from soft_vit.data.images import (
+    BadImage,
+    decode_image,
+    find_images,
+    find_multi_label_images,
+    in_order,
+    read_image,
+)
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -128,6 +135,52 @@ def test_a_flat_folder_with_a_list(tmp_path, lines):
     images = find_images(tmp_path, "val")
     assert images.classes == list(names)
     assert {(value, label) for value, label in contents(images)} == set(EXPECTED)
+
+
+LISTS = {
+    "csv": "file,labels\n0.png,b|a\n1.png,\n2.png,c\n",
+    "columns.csv": "file,a,b,c\n0.png,1,1,0\n1.png,0,0,0\n2.png,0,0,1\n",
+    "txt": "0.png b a\n1.png\ntrain/2.png c\n",
+    "tabs.txt": "0.png\tb\ta\n1.png\n2.png\tc\n",
+}
+
+
+def listed(root: Path, split: str, kind: str, text: str) -> Path:
+    (root / split).mkdir(parents=True)
+    for i in range(4):
+        (root / split / f"{i}.png").write_bytes(picture(i))
+    (root / f"{split}.{kind.split('.')[-1]}").write_text(text)
+    return root
+
+
+@pytest.mark.parametrize("archive", [None, "tar"])
+@pytest.mark.parametrize(("kind", "text"), LISTS.items())
+def test_several_labels_of_an_image(tmp_path, kind, text, archive):
+    listed(tmp_path, "train", kind, text)
+    if archive is not None:
+        pack(tmp_path, "train", archive, inside=True)
+    images = find_multi_label_images(tmp_path, "train")
+    assert images.classes == ["a", "b", "c"]
+    assert contents(images) == [(0, (0, 1)), (1, ()), (2, (2,))]
+    assert "3 images in 3 classes of 1 (a) to 1 (c)" in images.summary()
+    listed(tmp_path, "val", "txt", "3.png c\n")
+    assert contents(find_multi_label_images(tmp_path, "val")) == [(3, (2,))]
+    assert contents(find_multi_label_images(tmp_path, "val", classes=["c", "d"])) == [(3, (0,))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "error", "message"),
+    [
+        ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
+        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png"),
+        ("txt", "0.png a\n", ValueError, "'a'"),
+        ("json", "{}", FileNotFoundError, "train.csv"),
+    ],
+)
+def test_mistakes_in_lists_of_several_labels(tmp_path, kind, text, error, message):
+    listed(tmp_path, "train", kind, text)
+    with pytest.raises(error, match=re.escape(message)):
+        find_multi_label_images(tmp_path, "train", classes=["x", "y"] if kind == "txt" else None)
 
 
 def test_an_archive_as_macos_writes_it(tmp_path):

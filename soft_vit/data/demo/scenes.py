@@ -9,9 +9,9 @@ import numpy as np
 
 from soft_vit.data.demo.drawing import CLASSES, Picture
 
-__all__ = ["Instance", "Scene", "draw_scene"]
+__all__ = ["Instance", "Scene", "draw_scene", "draw_several"]
 
-_FAMILY = 1
+_FAMILY, _SEVERAL_FAMILY = 1, 8
 _EMPTY_SHARE = 0.05
 _CROWD_SHARE = 0.1
 _MAX_SHAPES = 6
@@ -68,6 +68,25 @@ def draw_scene(seed: int, index: int, size: int | tuple[int, int] = 256) -> Scen
     hidden = picture.cross_with_lines()
     instances = [instance.behind(hidden) for instance in drawn]
     return Scene(picture.finish(), [instance for instance in instances if instance.mask.any()])
+
+
+def draw_several(seed: int, index: int, size: int | tuple[int, int] = 96) -> tuple[np.ndarray, list[int]]:
+    """Draw one to three shapes of different classes, each in a quarter of the image.
+
+    Returns the image, uint8 `[H, W, 3]`, and the sorted classes, indices into CLASSES. See `Picture` for the arguments.
+    """
+    picture = Picture(seed, index, size, _SEVERAL_FAMILY)
+    labels = picture.rng.permutation(len(CLASSES))[: picture.integer(1, 3)].tolist()
+    for label, place in zip(labels, picture.rng.permutation(4), strict=False):
+        radius = picture.uniform(0.17, 0.24) * picture.side
+        row, column = divmod(int(place), 2)
+        cx, cy = (
+            picture.uniform(start * length / 2 + radius, (start + 1) * length / 2 - radius)
+            for start, length in ((column, picture.width), (row, picture.height))
+        )
+        picture.paint_shape(label, radius, cx, cy)
+    picture.cross_with_lines()
+    return picture.finish(), sorted(labels)
 
 
 def _add_shape(picture: Picture, drawn: list[Instance]) -> None:

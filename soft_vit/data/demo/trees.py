@@ -1,4 +1,4 @@
-"""The generated scenes as files, in the layouts of COCO and ADE20K."""
+"""The generated scenes as files, in the layouts of COCO and ADE20K, and with a list of labels."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from soft_vit.data.coco_masks import encode_masks
 from soft_vit.data.demo.drawing import CLASSES, tight_box
-from soft_vit.data.demo.scenes import Instance, Scene, draw_scene
+from soft_vit.data.demo.scenes import Instance, Scene, draw_scene, draw_several
 from soft_vit.data.demo.shapes import SPLITS
 
 __all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
@@ -27,7 +27,8 @@ def make_tree(
     """Write training and validation images with their annotations into a new or empty folder.
 
     task: "coco" (`annotations/instances_*2017.json`, `train2017`, `val2017`) or "ade" (`images` and `annotations`, each
-    with `training` and `validation`; `classes.txt`).
+    with `training` and `validation`; `classes.txt`) or "labels" (`train`, `val`, and in `train.csv` and `val.csv` the
+    classes of each image, one to three).
     train, val: numbers of images. size: pixels, one number or (H, W). Returns the counts of what was written.
     """
     if min(train, val) < 1:
@@ -98,5 +99,17 @@ def _write_ade(folder: Path, counts: dict[str, int], size: Size, seed: int) -> d
     return {"images": sum(counts.values()), "classes": 1 + len(CLASSES)}
 
 
-TASKS = {"coco": _write_coco, "ade": _write_ade}
+def _write_labels(folder: Path, counts: dict[str, int], size: Size, seed: int) -> dict[str, int]:
+    for split, count in counts.items():
+        lines = ["image,labels"]
+        for i in tqdm(range(count), unit="image", desc=split):
+            image, labels = draw_several(seed, SPLITS[split] + i, size)
+            _save(image, folder / split / f"{i:06d}.jpg")
+            lines.append(f"{i:06d}.jpg,{'|'.join(CLASSES[label] for label in labels)}")
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return {"images": sum(counts.values()), "classes": len(CLASSES)}
+
+
+TASKS = {"coco": _write_coco, "ade": _write_ade, "labels": _write_labels}
 """Functions that write the data of each task."""

@@ -10,7 +10,7 @@ from PIL import Image
 
 from soft_vit.data import CLASSES, ShapeImages
 from soft_vit.data.archives import Entry
-from soft_vit.data.images import find_images
+from soft_vit.data.images import find_images, find_multi_label_images
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.registry import DATASETS, register
 
@@ -21,9 +21,10 @@ __all__ = ["ImageTree", "ShapesDataset"]
 class ImageTree(ReadingDataset):
     """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
 
-    data_root, split, classes: as of `soft_vit.data.images.find_images`. A sample enters the pipeline as
-    `img` (an RGB image of Pillow), `img_path`, `gt_label`, `sample_idx`. In a test a black image replaces an unreadable
-    one. Raises ValueError or FileNotFoundError for a tree that does not fit.
+    data_root, split, classes: as of `soft_vit.data.images.find_images`. multi_label: images have any number of classes,
+    which a list names, see `find_multi_label_images`. A sample enters the pipeline as `img` (an RGB image of Pillow),
+    `img_path`, `gt_label` (with several classes `gt_score`, float32 `[classes]` of 0 and 1), `sample_idx`. In a test a
+    black image replaces an unreadable one. Raises ValueError or FileNotFoundError for a tree that does not fit.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class ImageTree(ReadingDataset):
         split: str = "train",
         classes: Sequence[str] | None = None,
         pipeline: list = (),
+        multi_label: bool = False,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
-        self.images = find_images(data_root, split, classes=classes)
+        find = find_multi_label_images if multi_label else find_images
+        self.images = find(data_root, split, classes=classes)
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         self._numbers = list(range(len(self.images.classes)))
@@ -53,11 +56,17 @@ class ImageTree(ReadingDataset):
 
     def get_data_info(self, idx: int) -> dict:
         info = super().get_data_info(idx)
-        return {**info, "gt_label": self._numbers[info["gt_label"]]}
+        label = info.pop("gt_label")
+        if isinstance(label, int):
+            return {**info, "gt_label": self._numbers[label]}
+        score = np.zeros(len(self.metainfo["classes"]), dtype=np.float32)
+        score[[self._numbers[i] for i in label]] = 1
+        return {**info, "gt_score": score}
 
     def get_cat_ids(self, idx: int) -> list[int]:
-        """The class of an image, for wrappers such as ClassBalancedDataset."""
-        return [self.get_data_info(idx)["gt_label"]]
+        """The classes of an image, for wrappers such as ClassBalancedDataset."""
+        info = self.get_data_info(idx)
+        return [info["gt_label"]] if "gt_label" in info else np.flatnonzero(info["gt_score"]).tolist()
 
     def read(self, info: dict) -> Image.Image:
         return self.images.load(Entry(*info["entry"]))

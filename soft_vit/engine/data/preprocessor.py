@@ -19,21 +19,24 @@ __all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
 
 @FUNCTIONS.register_module()
 def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Stack packed samples to `inputs` [B, ...] and `labels` [B], and drop the rest of the samples.
+    """Stack packed samples to `inputs` [B, ...] and `labels` [B] or [B, classes], and drop the rest of the samples.
 
     Workers pass each tensor through a file descriptor, of which DataSamples would need one for each label.
     """
     # PyTorch's collating writes straight into memory shared with the main process.
     inputs = default_collate([sample["inputs"] for sample in batch])
-    return {"inputs": inputs, "labels": torch.cat([sample["data_samples"].gt_label for sample in batch])}
+    samples = [sample["data_samples"] for sample in batch]
+    if "gt_score" in samples[0]:
+        return {"inputs": inputs, "labels": torch.stack([sample.gt_score for sample in samples])}
+    return {"inputs": inputs, "labels": torch.cat([sample.gt_label for sample in samples])}
 
 
 def samples_of_labels(labels: Tensor) -> list[DataSample]:
-    """Return a DataSample for each label [B], on its device."""
+    """Return a DataSample for each label [B], or for each row of targets [B, classes], on its device."""
     samples = []
-    for label in labels.split(1):
+    for label in labels.split(1) if labels.ndim == 1 else labels:
         sample = DataSample()
-        sample.set_field(label, "gt_label", dtype=Tensor)
+        sample.set_field(label, "gt_label" if labels.ndim == 1 else "gt_score", dtype=Tensor)
         samples.append(sample)
     return samples
 
@@ -99,6 +102,8 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         if training and self.reprob:
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:
+            if "gt_label" not in samples[0]:
+                raise ValueError("mixup, cutmix and smoothing must be 0 for images with several labels.")
             labels = torch.cat([sample.gt_label for sample in samples])
             images, targets = self._mix(images, labels)
             for sample, target in zip(samples, targets, strict=True):

@@ -22,7 +22,8 @@ class TimmProgressClassifier(TimmClassifier):
     Its checkpoints use the parameter names of the timm model; `load_from` sets the initial weights.
     frozen_stages: number of stages that are frozen with the stem, 0 for none; see `freeze_stages`. with_cp: recompute
     activations in the backward pass. compile_model: compile the timm model with torch.compile, True or a dict of its
-    options. channels_last: keep images and convolutions in that memory format.
+    options. channels_last: keep images and convolutions in that memory format. multi_label: images have any number of
+    classes: the loss is binary cross entropy by default, and scores are sigmoids of the logits.
     """
 
     _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
@@ -35,12 +36,16 @@ class TimmProgressClassifier(TimmClassifier):
         checkpoint_path: str = "",
         compile_model: bool | dict = False,
         channels_last: bool = False,
+        multi_label: bool = False,
         **kwargs: Any,
     ) -> None:
         require_known(model_name)
         if checkpoint_path:
             # timm would read it without the checks of load_from.
             raise ValueError(f"checkpoint_path must be empty, got {checkpoint_path!r}; set load_from.")
+        self.multi_label = multi_label
+        if multi_label:
+            kwargs.setdefault("loss", {"type": "CrossEntropyLoss", "use_sigmoid": True})
         super().__init__(model_name, *args, **kwargs)
         # Before a run MMEngine calls each init_weights(), which would overwrite pretrained weights; timm's models are
         # initialised already.
@@ -77,7 +82,13 @@ class TimmProgressClassifier(TimmClassifier):
         if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
             # With as many images as classes, labels would be broadcast to scores.
             raise ValueError("model.loss.use_soft=True needs mixup, cutmix or smoothing in data_preprocessor.")
+        if self.multi_label != ("gt_label" not in data_samples[0]):
+            raise ValueError(
+                f"multi_label must be equal in model and data sets, got model.multi_label={self.multi_label}."
+            )
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
+        if self.multi_label:
+            return losses
         if "gt_score" in data_samples[0]:
             target = torch.stack([sample.gt_score for sample in data_samples]).argmax(dim=1)
         else:
@@ -85,3 +96,13 @@ class TimmProgressClassifier(TimmClassifier):
         # MMEngine logs it, and adds only names with "loss" to the loss.
         losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
         return losses
+
+    def _get_predictions(
+        self, cls_score: torch.Tensor, data_samples: list[DataSample] | None = None
+    ) -> list[DataSample]:
+        if not self.multi_label:
+            return super()._get_predictions(cls_score, data_samples)
+        samples = [DataSample() for _ in cls_score] if data_samples is None else data_samples
+        for sample, score in zip(samples, cls_score.sigmoid(), strict=True):
+            sample.set_pred_score(score).set_pred_label((score >= 0.5).nonzero().flatten())
+        return samples

@@ -54,6 +54,7 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
     train, loader = config.get("train_cfg") or {}, config.get("train_dataloader") or {}
     optimizer = (config.get("optim_wrapper") or {}).get("optimizer") or {}
     found = {
+        "labels of an image": "several" if (config.get("model") or {}).get("multi_label") else None,
         "epochs": train.get("max_epochs"),
         "iterations": train.get("max_iters"),
         "optimizer": optimizer.get("type"),

@@ -88,3 +88,14 @@ def test_smoothing_alone_mixes_nothing(ended):
     torch.testing.assert_close(out["inputs"], normalised(images))
     expected = torch.eye(CLASSES)[:4] * 0.8 + 0.2 / CLASSES
     torch.testing.assert_close(torch.stack([sample.gt_score for sample in out["data_samples"]]), expected)
+
+
+def test_several_labels_of_an_image():
+    data, targets = batch(), torch.eye(CLASSES)[[3, 5, 5, 0]] + torch.eye(CLASSES)[[1, 2, 7, 8]]
+    samples = [DataSample().set_gt_score(target) for target in targets]
+    packed = [{"inputs": i, "data_samples": s} for i, s in zip(data["inputs"], samples, strict=True)]
+    for given in (collate_labels(packed), {**data, "data_samples": samples}):
+        out = build(reprob=0.5)(given, True)
+        assert torch.equal(torch.stack([sample.gt_score for sample in out["data_samples"]]), targets)
+        with pytest.raises(ValueError, match="several labels"):
+            build(smoothing=0.1)(given, True)
