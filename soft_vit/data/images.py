@@ -134,6 +134,8 @@ def read_image(path: str | Path) -> Image.Image:
 def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None = None) -> LabelledImages:
     """Return the images of a split, from the first of `root/split`, `root/split.tar`, `root/split.zip` that exists.
 
+    Without `val`, `valid` stands for it.
+
     It holds a folder for each class; an archive may hold these in a folder of its own. Without such folders, labels
     come from `root/split.txt`: on each line a file name and its class, as a name or an index from 0, after a space or a
     TAB.
@@ -147,6 +149,7 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     root = Path(root).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"The folder {root} does not exist.")
+    split = _present(root, split)
     storage = require_storage(root, split)
     entries, left_out = [], Counter()
     for entry in storage.entries():
@@ -187,6 +190,7 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes.
     """
     root = Path(root).expanduser()
+    split = _present(root, split)
     listed, columns = _read_labels(root, split)
     storage = open_storage(root / split) or FolderStorage(root)
     entries = {entry.name.removeprefix(f"{split}/"): entry for entry in storage.entries() if is_image(entry.name)}
@@ -202,6 +206,11 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     places = _places(list(classes), {label for labels in listed.values() for label in labels}, f"A label of {split}")
     samples = [(entries[name], tuple(sorted({places[label] for label in labels}))) for name, labels in listed.items()]
     return LabelledImages(storage, list(classes), samples)
+
+
+def _present(root: Path, split: str) -> str:
+    """Return the split, or `valid` for a missing `val`."""
+    return "valid" if split == "val" and not open_storage(root / split) and open_storage(root / "valid") else split
 
 
 def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None]:

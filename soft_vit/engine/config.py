@@ -8,6 +8,7 @@ checks. MMEngine saves its result, which is exactly what runs, in the work direc
 | `data_root` | data sets without a folder of their own |
 | `image_size` | the model, generated data sets, and transforms that crop or resize |
 | `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
+| `val_fraction` | the share of each class in `train/` that is held out, instead of `val/`; for every `ImageTree` |
 
 An entry that the file does not set takes the shared value. An option also changes entries with the file's value.
 
@@ -40,7 +41,7 @@ from soft_vit.weights.read import Notes
 
 __all__ = ["class_of", "datasets_in", "entries", "find_config", "resolve", "timm_model_of", "type_name"]
 
-_SHARED = ("data_root", "image_size", "num_classes")
+_SHARED = ("data_root", "image_size", "num_classes", "val_fraction")
 # The argument for the image size of each type that has one.
 _SIZED = {
     "AlbumentationsTransform": "img_size",
@@ -106,6 +107,7 @@ def resolve(
     _set_options(cfg, options)
 
     _share_data_root(cfg, before["data_root"])
+    _hold_out(cfg)
     if cfg.get("num_classes", 0) is None and _timm_model(cfg).get("num_classes") in (None, before["num_classes"]):
         cfg.num_classes = (tested and len(tested.cfg.get("label_names", ()))) or _count_classes(cfg)
     _share_num_classes(cfg, before["num_classes"], options)
@@ -185,8 +187,8 @@ def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
 
 def _reaches(cfg: Config, name: str) -> bool:
     """Return whether an entry takes a shared value."""
-    if name == "data_root":
-        return any(dataset.get("data_root") == cfg.data_root for dataset in _datasets_of(cfg))
+    if name in ("data_root", "val_fraction"):
+        return any(dataset.get(name) == cfg[name] for dataset in _datasets_of(cfg))
     return bool(_timm_model(cfg)) or (name == "image_size" and any(True for _ in _sized(cfg)))
 
 
@@ -259,6 +261,14 @@ def _share_data_root(cfg: Config, old: Any) -> None:
         for key, value in entry.items():
             if isinstance(value, str) and value.startswith(old):
                 raise ValueError(f"{place}.{key} must follow data_root={cfg.data_root}, got {value}; set it as well.")
+
+
+def _hold_out(cfg: Config) -> None:
+    """Split the training images of each `ImageTree` in two, where `val_fraction` asks for it."""
+    for split in ("train", "val", "test") if cfg.get("val_fraction") else ():
+        for dataset in datasets_in((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
+            if type_name(dataset) == "ImageTree" and dataset.get("split", "train") in ("train", "val"):
+                dataset.update(split="train", val_fraction=cfg.val_fraction, held_out=split != "train")
 
 
 def _takes_data_root(dataset: Mapping[str, Any]) -> bool:

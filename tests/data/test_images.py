@@ -108,6 +108,12 @@ def test_classes_of_the_training_split_number_the_others(tmp_path, kind):
     assert [label for _, label in images.samples] == [0, 0, 2, 2]
 
 
+@pytest.mark.parametrize("name", ["valid", "val"])
+def test_the_validation_split_has_two_names(tmp_path, name):
+    make_tree(make_tree(tmp_path, "train"), name, classes=("b",), each=1)
+    assert contents(find_images(tmp_path, "val")) == [(0, 1)]
+
+
 def test_folders_that_are_numbers(tmp_path):
     names = tuple(str(i) for i in range(12))
     make_tree(tmp_path, "v2", names, each=1)

@@ -259,6 +259,18 @@ test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
 """
 
 
+def test_a_held_out_part_instead_of_validation_images(tmp_path):
+    config = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
+    given = {"val_fraction": 0.1, "num_classes": 3, "load_from": None, "test_dataloader.dataset.split": "test"}
+    cfg = resolve(config, given)
+    cfg.dump(tmp_path / "saved.py")
+    for found in (cfg, resolve(tmp_path / "saved.py")):
+        parts = {split: found[f"{split}_dataloader"].dataset for split in ("train", "val", "test")}
+        assert {split: part.get("held_out") for split, part in parts.items()} == dict(train=False, val=True, test=None)
+        assert {split: part.split for split, part in parts.items()} == dict(train="train", val="train", test="test")
+        assert parts["val"].val_fraction == 0.1
+
+
 def test_data_root_reaches_data_sets_without_one(tmp_path):
     """A saved config is pointed at other data."""
     cfg = resolve(written(tmp_path / "c.py", DATA.format(root="/data")))

@@ -22,9 +22,12 @@ class ImageTree(ReadingDataset):
     """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
 
     data_root, split, classes: as of `soft_vit.data.images.find_images`. multi_label: images have any number of classes,
-    which a list names, see `find_multi_label_images`. A sample enters the pipeline as `img` (an RGB image of Pillow),
-    `img_path`, `gt_label` (with several classes `gt_score`, float32 `[classes]` of 0 and 1), `sample_idx`. In a test a
-    black image replaces an unreadable one. Raises ValueError or FileNotFoundError for a tree that does not fit.
+    which a list names, see `find_multi_label_images`. val_fraction: the share of the images of each class to hold out,
+    in [0, 1), drawn with a fixed seed; held_out: use these images instead of the others.
+
+    A sample enters the pipeline as `img` (an RGB image of Pillow), `img_path`, `gt_label` (with several classes
+    `gt_score`, float32 `[classes]` of 0 and 1), `sample_idx`. In a test a black image replaces an unreadable one.
+    Raises ValueError or FileNotFoundError for a tree that does not fit.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class ImageTree(ReadingDataset):
         classes: Sequence[str] | None = None,
         pipeline: list = (),
         multi_label: bool = False,
+        val_fraction: float = 0.0,
+        held_out: bool = False,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
@@ -41,6 +46,8 @@ class ImageTree(ReadingDataset):
         self.images = find(data_root, split, classes=classes)
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
+        if val_fraction:
+            self._samples = _part(self._samples, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
         super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
@@ -77,6 +84,16 @@ class ImageTree(ReadingDataset):
     def pack(self, info: dict, content: Image.Image) -> Any:
         entry = Entry(*info.pop("entry"))
         return self.pipeline({**info, "img": content, "img_path": entry.name})
+
+
+def _part(samples: list[tuple[Entry, Any]], val_fraction: float, held_out: bool) -> list[tuple[Entry, Any]]:
+    """Return the samples that are held out, or the others: at equal distances in a random order sorted by label."""
+    if not 0 < val_fraction < 1:
+        raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}.")
+    order = np.random.default_rng(0).permutation(len(samples)).tolist()
+    order.sort(key=lambda i: samples[i][1])
+    chosen = {i for place, i in enumerate(order) if (place + 0.5) * val_fraction % 1 < val_fraction}
+    return [sample for i, sample in enumerate(samples) if (i in chosen) == held_out]
 
 
 @register(DATASETS)
