@@ -19,6 +19,7 @@ import pytest
 import timm
 import torch
 from documents import ROOT, blocks, commands, inline_code, missing_paths, run_tool
+from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from PIL import Image
 from released import released_state_dict
 
@@ -65,6 +66,7 @@ ENDS_IN = {
     "python tools/train.py": ("soft_vit.engine.run.train", "ended"),
     f"{DEMO} --cfg-options": ("soft_vit.engine.run.train", "ended"),
     "python tools/test.py": ("soft_vit.engine.evaluate.evaluate", {}),
+    "python tools/test.py configs/demo/soft_pico_labels.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
@@ -200,9 +202,21 @@ SNIPPETS = {
 
 @pytest.mark.parametrize("name", SNIPPETS)
 def test_snippet(desk, name):
-    if "transformers" in SNIPPETS[name]:
+    code = SNIPPETS[name]
+    if code.startswith("_base_"):
+        # A config.
+        path = desk.folder / f"{name}.py"
+        path.write_text(code)
+        cfg = resolve(path, {"data_root": "images", "load_from": None, "work_dir": str(desk.folder / name)})
+        init_default_scope(cfg.default_scope)
+        DATASETS.build(cfg.train_dataloader.dataset)
+        MODELS.build({**cfg.model, "model_name": "soft_pico"})
+        for hook in cfg.get("custom_hooks", ()):
+            HOOKS.build(hook)
+        return
+    if "transformers" in code:
         pytest.importorskip("transformers")
-    exec(SNIPPETS[name], {})
+    exec(code, {})
 
 
 CALLS = list(
