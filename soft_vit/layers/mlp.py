@@ -14,6 +14,9 @@ from soft_vit.ops.numerics import is_eager
 
 Approximation = Literal["none", "tanh"]
 
+# Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
+HIDDEN_SIZE = 4 << 20
+
 
 @register_notrace_module
 class Mlp(nn.Module):
@@ -30,12 +33,18 @@ class Mlp(nn.Module):
         self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
+        if is_fused(x, self.fc1) and self.fc1.out_features * x[..., 0].numel() > HIDDEN_SIZE:
+            parts = x.flatten(0, -2).split(max(1, HIDDEN_SIZE // self.fc1.out_features))
+            return torch.cat([self.feed_forward(part) for part in parts]).view_as(x)
+        return self.feed_forward(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
         x = self.drop1(linear_gelu(x, self.fc1, self.act))
         return self.drop2(linear(x, self.fc2))
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
-    """Return `act(layer(x))` of tokens `[B, N, C]`, in less time and memory if both are plain layers."""
+    """Return `act(layer(x))` of tokens `[..., C]`, in less time and memory if both are plain layers."""
     plain = is_plain(layer, nn.Linear) and type(act) is nn.GELU
     if not plain or torch.is_grad_enabled() or not is_eager(x):
         return act(layer(x))
@@ -46,8 +55,8 @@ def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Return `layer(x)` of tokens `[B, N, C]`, in one pass over memory if it is a plain layer."""
-    if is_plain(layer, nn.Linear) and is_fused(x, layer):
+    """Return `layer(x)` of tokens `[..., C]`, in one pass over memory if it is a plain layer."""
+    if is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias)
     return layer(x)
 
@@ -55,7 +64,7 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
 def is_fused(x: Tensor, layer: nn.Linear) -> bool:
     """Return whether to compute a layer by `fused_linear`."""
     # Not in training: reentrant checkpointing runs a block without gradients and then with them, with the same bits.
-    return not layer.training and can_fuse_linear(x, layer.weight)
+    return is_plain(layer, nn.Linear) and not layer.training and can_fuse_linear(x, layer.weight)
 
 
 @register_notrace_function

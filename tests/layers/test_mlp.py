@@ -102,3 +102,15 @@ def test_tangents_are_not_lost():
     with torch.no_grad(), forward_ad.dual_level():
         tangent = forward_ad.unpack_dual(mlp(forward_ad.make_dual(x, direction))).tangent
     torch.testing.assert_close(tangent, expected)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_large_hidden_maps_are_computed_in_parts(approximate, calls, monkeypatch):
+    mlp, x = Mlp(24, 96, approximate).eval(), 3 * torch.randn(2, 35, 24)
+    with torch.inference_mode():
+        expected = mlp(x)
+        # Nine tokens of 96 channels.
+        monkeypatch.setattr("soft_vit.layers.mlp.HIDDEN_SIZE", 900)
+        monkeypatch.setattr("soft_vit.ops.cpu.GELU_CHUNK", 250)
+        torch.testing.assert_close(mlp(x), expected)
+    assert calls == [approximate, None] * 9

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import FeatSize, Layout, token_layout
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
@@ -338,12 +339,12 @@ class SelfAttention(Attention):
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Project tokens `[B, P + N, C]` to queries, keys and values, each `[B, H, P + N, C / H]`."""
-        layers = ((getattr(self, name)(x), parts) for name, parts in self.projections.items())
+        layers = ((linear(x, getattr(self, name)), parts) for name, parts in self.projections.items())
         return [part for y, parts in layers for part in split_parts(y, parts, self.num_heads)]
 
     def output(self, x: Tensor) -> Tensor:
         """Project the heads' results `[B, H, P + N, C / H]` to tokens `[B, P + N, C]`."""
-        return self.proj_drop(self.proj(merge_heads(x)))
+        return self.proj_drop(linear(merge_heads(x), self.proj))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)
