@@ -6,9 +6,11 @@ import torch
 from soft_vit.layers.attention import inline
 
 
+@pytest.mark.parametrize("large", [1 << 17, 0], ids=["at once", "image by image"])
 @pytest.mark.parametrize(("size", "sequence"), [((7, 9), False), ((1, 1), False), ((11, 1), True)])
-def test_captured_convolution_equals_the_eager_one(size: tuple[int, int], sequence: bool, monkeypatch) -> None:
+def test_captured_convolution_equals_the_eager_one(size: tuple[int, int], sequence: bool, large, monkeypatch) -> None:
     """A graph gets sums of shifted maps."""
+    monkeypatch.setattr(inline, "LARGE_MAP", large)
     maps = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
     kernels = torch.randn(2, 3, 3 if sequence else 9, dtype=torch.float64, requires_grad=True)
     results = []
