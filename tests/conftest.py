@@ -33,7 +33,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_runs():
-    """Leave out the description of the machine and the layout of configs, which take longer than most runs here."""
+    """Leave out what takes longer than most runs here: descriptions of machine and model, and the layout of configs."""
     with pytest.MonkeyPatch.context() as patch:
         if "mmengine" in sys.modules:
             patch.setattr("mmengine.runner.runner.collect_env", dict)
@@ -41,6 +41,8 @@ def quick_runs():
             patch.setattr("mmengine.config.Config.pretty_text", lines)
             # Every data set collects garbage, which takes longer than to read it.
             patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
+        if "soft_vit.engine" in sys.modules:
+            patch.setattr("soft_vit.engine.hooks.summary._flops", lambda *_: [])
         yield
 
 

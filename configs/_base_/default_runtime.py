@@ -14,6 +14,8 @@ default_hooks = dict(
     stop=dict(type="StopHook"),
     # Images per second of a test.
     throughput=dict(type="ThroughputHook"),
+    # The first lines of a run: data, model, schedule, device, results.
+    summary=dict(type="SummaryHook"),
     # Refuses what does not fit before the first step, and resuming where the position in the data would be lost.
     checks=dict(type="RunChecksHook"),
     batch_position=dict(type="BatchPositionHook"),

@@ -29,6 +29,7 @@ from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.hooks.checks import RunChecksHook
 from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
+from soft_vit.engine.hooks.summary import SummaryHook
 from soft_vit.engine.hooks.throughput import ThroughputHook
 from soft_vit.engine.hooks.watch import WatchHook
 from soft_vit.engine.hooks.weights import WeightsHook

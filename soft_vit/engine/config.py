@@ -39,7 +39,16 @@ from soft_vit.registry import DATASETS
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import Notes
 
-__all__ = ["class_of", "datasets_in", "entries", "find_config", "resolve", "timm_model_of", "type_name"]
+__all__ = [
+    "class_of",
+    "datasets_in",
+    "entries",
+    "find_config",
+    "resolve",
+    "start_weights",
+    "timm_model_of",
+    "type_name",
+]
 
 _SHARED = ("data_root", "image_size", "num_classes", "val_fraction")
 # The argument for the image size of each type that has one.
@@ -409,7 +418,7 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
         require_checkpoint(cfg.load_from)
 
 
-def _start_weights(cfg: Config) -> str | None:
+def start_weights(cfg: Config) -> str | None:
     """Return the weights that a run begins with, as `load_from` names them."""
     model = _timm_model(cfg)
     if type_name(model) == "LineariseClassifier":
@@ -427,7 +436,7 @@ def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -
         for key, default in _NOTED.get(type_name(entry), {}).items()
         if entry.get(key) is None
     ]
-    start = _start_weights(cfg) if open_entries and tested is None else None
+    start = start_weights(cfg) if open_entries and tested is None else None
     noted = noted_cfg(start) if start else tested.cfg if tested else {}
     taken = {}
     for entry, key, default in open_entries:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -23,6 +24,17 @@ from soft_vit.registry import DATASETS
 __all__ = ["TrainResult", "build_runner", "traceback_in_log", "train"]
 
 _runs_in_this_process = itertools.count()
+# Beginnings of MMEngine's records that describe the machine, the config and the hooks, repeat what SummaryHook logs, or
+# warn about MMEngine's own code.
+_FOR_THE_FILE = (
+    "\n-----",
+    "Config:",
+    "Hooks will be executed",
+    "Distributed training is not used",
+    "Checkpoints will be saved",
+    '"FileClient"',
+    '"HardDiskBackend"',
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,17 @@ def train(
     return _result(runner)
 
 
+class _QuietRunner(Runner):
+    """MMEngine's Runner, whose long descriptions go to the log file alone."""
+
+    def build_logger(self, *args: Any, **kwargs: Any) -> MMLogger:
+        logger = super().build_logger(*args, **kwargs)
+        for handler in logger.handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.addFilter(lambda record: not record.getMessage().startswith(_FOR_THE_FILE))
+        return logger
+
+
 def build_runner(cfg: Config) -> Runner:
     """Return MMEngine's Runner for a resolved config; for several CPU processes, start their process group."""
     if cfg.launcher == "pytorch" and not torch.cuda.is_available() and not torch.distributed.is_initialized():
@@ -110,7 +133,7 @@ def build_runner(cfg: Config) -> Runner:
     if run and cfg.get("experiment_name") is None:
         # Two runs of one name that begin in the same second would share MMEngine's logs.
         cfg.experiment_name = f"{Path(cfg.filename).stem}_run{run}"
-    return Runner.from_cfg(cfg)
+    return _QuietRunner.from_cfg(cfg)
 
 
 @contextmanager

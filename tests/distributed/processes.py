@@ -37,7 +37,10 @@ def _train(arguments: Sequence[str], environment: dict[str, str], log: str, prep
     from mmengine.config import Config
     from mmengine.runner import runner
 
-    # Half of the time of a short run would go into its layout, and more into describing the machine.
+    from soft_vit.engine.hooks import summary
+
+    # Half of the time of a short run would go into its layout, and more into describing the machine and the model.
+    summary._flops = lambda *_: []
     Config.pretty_text = property(str)
     runner.collect_env = dict
     if preparation is not None:

@@ -11,7 +11,7 @@ from soft_vit.registry import HOOKS, register
 
 __all__ = ["RunChecksHook", "match_classes"]
 
-# Maximum number of class names in a line of the log.
+# Maximum number of class names in an error.
 _NAMED_CLASSES = 10
 
 
@@ -36,7 +36,7 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
 
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that the training data has no more classes than the model, and logs them.
+    """Checks that the training data has no more classes than the model.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
     does not fit.
@@ -48,9 +48,6 @@ class RunChecksHook(Hook):
         # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
         owners = (model, getattr(model, "model", None), getattr(model, "head", None))
         head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
-        if classes is not None:
-            names = f": {', '.join(map(str, classes))}" if len(classes) <= _NAMED_CLASSES else ""
-            runner.logger.info(f"The training data has {len(classes)} classes{names}.")
         if classes is not None and head is not None and len(classes) > head:
             raise ValueError(
                 f"The training data has {len(classes)} classes and the model has {head}; set num_classes to "

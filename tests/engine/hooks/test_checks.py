@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from PIL import Image
@@ -19,10 +18,9 @@ def test_classes_fit_the_head(classes, head, fits):
     metainfo = {} if classes is None else {"classes": tuple(map(str, range(classes)))}
     loader = SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo))
     for owner in (model, SimpleNamespace(model=model)):
-        run = SimpleNamespace(train_dataloader=loader, model=owner, logger=Mock(), val_loop=None)
+        run = SimpleNamespace(train_dataloader=loader, model=owner, val_loop=None)
         with nullcontext() if fits else pytest.raises(ValueError, match=str(classes)):
             RunChecksHook().before_train(run)
-        assert run.logger.info.called == (classes is not None)
 
 
 @pytest.mark.parametrize(

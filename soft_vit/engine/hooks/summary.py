@@ -1,0 +1,98 @@
+"""Say at the start of a run what trains on what."""
+
+import copy
+from typing import Any
+
+import torch
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import EpochBasedTrainLoop, Runner
+from timm.layers import to_2tuple
+from torch import nn
+
+from soft_vit.engine.config import start_weights
+from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.probe.complexity import count_complexity
+from soft_vit.registry import HOOKS, register
+
+__all__ = ["SummaryHook"]
+
+# Maximum number of class names in a line of the log.
+_NAMED_CLASSES = 10
+
+
+@register(HOOKS)
+class SummaryHook(Hook):
+    """Logs the data, the model, the schedule, the device and the folder of the results before the first step."""
+
+    def before_train(self, runner: Runner) -> None:
+        if is_main_process():
+            for name in ("data", "model", "schedule", "device", "results"):
+                runner.logger.info(f"{name.capitalize()}: {getattr(self, f'_{name}')(runner)}.")
+
+    def _data(self, runner: Runner) -> str:
+        dataset = runner.train_dataloader.dataset
+        counts = f"{len(dataset):,} images to train on"
+        if runner.val_loop is not None:
+            counts += f", {len(runner.val_dataloader.dataset):,} for validation"
+        classes = getattr(dataset, "metainfo", {}).get("classes")
+        if not classes:
+            return counts
+        names = f": {', '.join(map(str, classes))}" if len(classes) <= _NAMED_CLASSES else ""
+        return f"{counts}, {len(classes)} classes{names}"
+
+    def _model(self, runner: Runner) -> str:
+        model, cfg = unwrapped(runner.model), runner.cfg
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        total = sum(p.numel() for p in model.parameters())
+        parts = [cfg.model.get("model_name") or type(model).__name__, f"{total / 1e6:.2f} M parameters"]
+        if trained < total:
+            parts.append(f"{trained / 1e6:.2f} M of them trained")
+        parts += _flops(getattr(model, "model", None), cfg.model.get("img_size") or cfg.get("image_size"))
+        start = start_weights(cfg)
+        if cfg.get("resume"):
+            parts.append(f"resumed from {start} at iteration {runner.iter}")
+        else:
+            parts.append(f"weights from {start}" if start else "random weights")
+        return ", ".join(parts)
+
+    def _schedule(self, runner: Runner) -> str:
+        steps = f"{runner.max_iters} iterations"
+        if isinstance(runner.train_loop, EpochBasedTrainLoop):
+            plural = "s" * (runner.max_epochs > 1)
+            steps = f"{runner.max_epochs} epoch{plural} of {len(runner.train_dataloader)} iterations"
+        processes = f" on each of {get_world_size()} processes" if get_world_size() > 1 else ""
+        if size := getattr(runner.train_dataloader.batch_sampler, "batch_size", None):
+            steps += f" with {size} images{processes}"
+        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
+        if optimizer is None:
+            return steps
+        rate = max(group.get("initial_lr", group["lr"]) for group in optimizer.param_groups)
+        schedules = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
+        names = "".join(f", {type(one).__name__}" for one in schedules)
+        return f"{steps}, {type(optimizer).__name__} at learning rate {rate:g}{names}"
+
+    def _device(self, runner: Runner) -> str:
+        device = next(runner.model.parameters()).device
+        threads = torch.get_num_threads()
+        name = f"{device}, {threads} thread{'s' * (threads > 1)}"
+        if device.type == "cuda":
+            name = torch.cuda.get_device_name(device)
+        dtype = getattr(runner.optim_wrapper, "dtype", torch.float32)
+        return f"{name}, {str(dtype).removeprefix('torch.')}"
+
+    def _results(self, runner: Runner) -> str:
+        return f"{runner.work_dir}, log {runner.logger.log_file}"
+
+
+def _flops(network: nn.Module | None, img_size: Any) -> list[str]:
+    """Return the FLOPs of an image in words; [] for another model than timm's, and one that shapes alone do not run."""
+    if not hasattr(network, "pretrained_cfg") or img_size is None:
+        return []
+    height, width = to_2tuple(img_size)
+    try:
+        # The copy is not compiled, and neither draws nor changes anything.
+        found = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
+    except Exception:
+        return []
+    return [f"{found.macs / 1e9:.3g} GFLOPs at {height} x {width}"]
