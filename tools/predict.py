@@ -1,7 +1,8 @@
 """Predict classes, boxes with masks, or segmentation maps for images, and write drawings and JSON.
 
 python tools/predict.py photos/ cat.jpg --model resnet50 --out predictions
-python tools/predict.py photos/*.jpg --config CONFIG --checkpoint FILE
+python tools/predict.py photos/*.jpg --config CONFIG --checkpoint FILE --no-draw
+python tools/predict.py https://example.org/cat.jpg - --model resnet50 < dog.jpg
 """
 
 import os
@@ -22,7 +23,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = ArgumentParser(__doc__)
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="a file, or a folder, whose images count at any depth"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="a file, an address, - for standard input, or a folder, whose images count at any depth",
     )
     add_model_options(parser, config=True)
     parser.add_argument("--out", default="predictions", metavar="FOLDER", help="for the results (default: %(default)s)")
@@ -56,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         draw=not args.no_draw,
         batch_size=args.batch_size,
         source=source,
+        say=partial(print, flush=True),
     )
     print(outcome)
     sys.exit(outcome.exit_code)

@@ -1,30 +1,52 @@
-"""Find the images of files and folders, and names for their results."""
+"""Find the images of files, folders, addresses and standard input, and names for their results."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from http.client import HTTPException
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
-from soft_vit.data.archives import FolderStorage
+from soft_vit.data.archives import MAX_FILE_BYTES, Entry, FolderStorage
 from soft_vit.data.images import SUFFIXES, is_image
+from soft_vit.engine.errors import one_line
+from soft_vit.weights.fetch import IDLE_TIMEOUT
 
 __all__ = ["Input", "find_inputs", "free_name", "printable"]
 
 
 class Input(NamedTuple):
-    """An image file, and its path below the folder that named it."""
+    """An image: its path, its http address or `-`, and its path below the folder that named it."""
 
-    path: Path
+    source: Path | str
     name: PurePosixPath
+
+    def read(self) -> bytes:
+        """Return the bytes of the image. Raises OSError or ValueError if they cannot be read, or are too many."""
+        if isinstance(self.source, Path):
+            return FolderStorage(self.source.parent).read(Entry(self.source.name))
+        if self.source == "-":
+            content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+        else:
+            try:
+                with urlopen(self.source, timeout=IDLE_TIMEOUT) as response:
+                    content = response.read(MAX_FILE_BYTES + 1)
+            except HTTPException as error:
+                raise OSError(f"the download failed ({one_line(error)})") from error
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"more than the {MAX_FILE_BYTES} bytes that an image may have")
+        return content
 
 
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
-    """Return the images of files and of folders, at any depth, each one once.
+    """Return the images of files, addresses (http, https), standard input (`-`) and folders, each one once.
 
-    A file may have any name; of folders, files with the ending of an image are taken. Files in `out`, the folder of
-    the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or if no
-    image is left.
+    A file may have any name; of folders, at any depth, files with the ending of an image are taken. Files in `out`, the
+    folder of the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or
+    if no image is left.
     """
     if "" in given:
         # Path("") is the working folder.
@@ -32,7 +54,8 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     found: dict[str, Input] = {}
     for item in given:
         for image in _find(str(item)):
-            found.setdefault(os.path.realpath(image.path), image)
+            on_disk = isinstance(image.source, Path)
+            found.setdefault(os.path.realpath(image.source) if on_disk else image.source, image)
     inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
     if not inputs:
         raise ValueError(
@@ -43,6 +66,9 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
 
 
 def _find(given: str) -> Iterator[Input]:
+    if given == "-" or given.startswith(("http://", "https://")):
+        yield Input(given, PurePosixPath(PurePosixPath(urlsplit(given).path).name.strip("-.") or "image"))
+        return
     path = Path(given).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"The image {given} does not exist.")
@@ -54,7 +80,7 @@ def _find(given: str) -> Iterator[Input]:
             yield Input(path / entry.name, PurePosixPath(entry.name))
 
 
-def printable(path: Path | PurePosixPath) -> str:
+def printable(path: Path | PurePosixPath | str) -> str:
     """Return a path as text; bytes of its name that are not UTF-8 are replaced."""
     return os.fsencode(path).decode(errors="replace")
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 from PIL import Image
-from tqdm import tqdm
 
-from soft_vit.data.archives import Entry, FolderStorage
 from soft_vit.data.images import decode_image
 from soft_vit.engine.errors import one_line
 from soft_vit.predict.drawing import index_image
@@ -28,6 +26,8 @@ RESULTS = "predictions.json"
 """The file in the folder of results that holds all of them."""
 # Seconds between two versions of the file of results.
 WRITE_EVERY = 20
+# Classes, objects or parts of an image in its line.
+_SHOWN = 5
 
 
 @dataclass
@@ -45,19 +45,20 @@ class Outcome:
         return 128 + signal.SIGINT if self.interrupted else int(not self.results["images"])
 
     def __str__(self) -> str:
-        images, failed = self.results["images"], self.results["failed"]
-        count = f"{'Interrupted: ' * self.interrupted}{len(images)} of {self.total} images predicted."
-        shown = map(_line, images[0]["predictions"]) if self.total == len(images) == 1 else ()
-        lines = [f"Note: {note}" for note in self.results["notes"]] + ([*shown] or [count])
-        if failed:
-            lines += [f"{len(failed)} failed:", *(f"  {entry['image']}: {entry['reason']}" for entry in failed)]
-        return "\n".join(lines + [f"Written: {self.out}"] * bool(images))
+        count = len(self.results["images"])
+        lines = [f"Note: {note}" for note in self.results["notes"]]
+        lines.append(f"{'Interrupted: ' * self.interrupted}{count} of {self.total} images predicted.")
+        return "\n".join(lines + [f"Written: {self.out}"] * bool(count))
 
 
 def _line(entry: dict[str, Any]) -> str:
-    """Return an entry of a prediction as text: its share of the pixels or its score, its class, its box."""
-    share, box = entry.get("share", entry.get("score")), "".join(f"  {side:.0f}" for side in entry.get("box", ()))
-    return f"{100 * share:5.1f} %  {entry['class']}{box}"
+    """Return a line about an image: why it failed, or its first classes with their scores or shares of the pixels."""
+    if "reason" in entry:
+        return f"{entry['image']}: failed, {entry['reason']}"
+    found = entry["predictions"]
+    shown = [f"{one['class']} {100 * one.get('share', one.get('score')):.1f} %" for one in found[:_SHOWN]]
+    more = [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+    return f"{entry['image']}: {', '.join(shown + more) or 'nothing found'}"
 
 
 def predict_files(
@@ -68,13 +69,15 @@ def predict_files(
     draw: bool = True,
     batch_size: int = 8,
     source: dict[str, Any] | None = None,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Outcome:
-    """Predict for files and folders; write `predictions.json` and a drawing of each image into a folder.
+    """Predict for images; write `predictions.json` and a drawing of each image into a folder.
 
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
-    label maps are always written. source: entries about the model for the JSON file.
+    label maps are always written. source: entries about the model for the JSON file. say: receives a line about each
+    image.
 
-    Files that cannot be read and images for which the model raises are listed as failed, and the run continues. After
+    Images that cannot be read and images for which the model raises are listed as failed, and the run continues. After
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
     for a folder that cannot be written.
     """
@@ -87,38 +90,39 @@ def predict_files(
     results = {"task": None, **(source or {}), "notes": predictor.notes, "images": [], "failed": []}
     outcome = Outcome(out, len(inputs), results)
     taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
-    with tqdm(total=len(inputs), unit="image", disable=len(inputs) == 1) as bar:
-        try:
-            for start in range(0, len(inputs), batch_size):
-                for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
-                    entry: dict[str, Any] = {"image": printable(item.path)}
-                    if isinstance(found, Exception):
-                        results["failed"].append({**entry, "reason": one_line(found)})
-                    else:
-                        entry |= {"width": image.width, "height": image.height}
-                        entry |= _write_pictures(out, item.name, image, found, taken, draw)
-                        results["task"] = found.task
-                        results["images"].append({**entry, "predictions": found.entries()})
-                    bar.update()
-                if time.monotonic() - written >= WRITE_EVERY:
-                    _write_json(out / RESULTS, results)
-                    written = time.monotonic()
-        except KeyboardInterrupt:
-            outcome.interrupted = True
-        finally:
-            _write_json(out / RESULTS, results)
+    try:
+        for start in range(0, len(inputs), batch_size):
+            for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
+                entry: dict[str, Any] = {"image": printable(item.source)}
+                if isinstance(found, Exception):
+                    entry["reason"] = one_line(found)
+                    results["failed"].append(entry)
+                else:
+                    entry |= {"width": image.width, "height": image.height}
+                    entry |= _write_pictures(out, item.name, image, found, taken, draw)
+                    entry["predictions"] = found.entries()
+                    results["task"] = found.task
+                    results["images"].append(entry)
+                say(_line(entry))
+            if time.monotonic() - written >= WRITE_EVERY:
+                _write_json(out / RESULTS, results)
+                written = time.monotonic()
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    finally:
+        _write_json(out / RESULTS, results)
     return outcome
 
 
 def _predict_batch(
     predictor: Predictor, batch: Sequence[Input]
 ) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
-    """Return each file with its image, and its result or the error instead of it."""
+    """Return each input with its image, and its result or the error instead of it."""
     images: dict[Input, Image.Image] = {}
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = decode_image(FolderStorage(item.path.parent).read(Entry(item.path.name)))
+            images[item] = decode_image(item.read())
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.

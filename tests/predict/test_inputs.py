@@ -1,6 +1,8 @@
 """Which images files and folders mean, and where their results go."""
 
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -33,7 +35,7 @@ def tree(tmp_path, monkeypatch) -> None:
 def test_what_is_meant(tree, given, names):
     found = find_inputs(given, Path("out"))
     assert sorted(str(image.name) for image in found) == names
-    assert all(image.path.is_file() for image in found)
+    assert all(image.source.is_file() for image in found)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,53 @@ def test_what_is_meant(tree, given, names):
 def test_mistakes(tree, given, error):
     with pytest.raises(error):
         find_inputs([given], Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("http://localhost/a/b.jpg?size=3#x", "b.jpg"),
+        ("https://localhost", "image"),
+        ("https://localhost/a/..", "image"),
+        ("-", "image"),
+    ],
+)
+def test_addresses_and_standard_input(tmp_path, given, name):
+    (found,) = find_inputs([given, given], tmp_path)
+    assert (found.source, str(found.name)) == (given, name)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves ten bytes at every address except /none."""
+
+    def do_GET(self) -> None:
+        self.send_response(404 if self.path == "/none" else 200)
+        self.end_headers()
+        self.wfile.write(b"0123456789")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_downloads(monkeypatch):
+    with ThreadingHTTPServer(("localhost", 0), _Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://localhost:{server.server_port}"
+
+        def read(path: str) -> bytes:
+            (found,) = find_inputs([address + path], Path("out"))
+            return found.read()
+
+        assert read("/image") == b"0123456789"
+        for path, reason in (("/none", "404"), ("/a b", "control characters")):
+            with pytest.raises(OSError, match=reason):
+                read(path)
+        monkeypatch.setattr("soft_vit.predict.inputs.MAX_FILE_BYTES", 9)
+        with pytest.raises(ValueError, match="9 bytes"):
+            read("/image")
+        server.shutdown()
+    with pytest.raises(OSError, match="refused"):
+        read("/image")
 
 
 def test_names_are_given_once_and_are_text():

@@ -76,16 +76,19 @@ def test_goes_on_past_unreadable_files_and_images_that_the_model_refuses(photos,
     (photos / "y/a.png").unlink()
     # Reading it would block.
     os.mkfifo(photos / "y/a.png")
-    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size)
-    found, text = read(tmp_path / "out"), str(outcome)
+    lines = []
+    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size, say=lines.append)
+    found = read(tmp_path / "out")
     assert outcome.exit_code == 0
     assert len(found["images"]) == 4
     assert [Path(entry["image"]) for entry in found["failed"]] == [
         photos / name for name in ("a.png", "b.jpg", "y/a.png")
     ]
-    assert text.startswith("4 of 7 images predicted.\n3 failed:\n")
-    assert f"{photos / 'a.png'}: the model raised ValueError: The image is too small" in text
-    assert f"{photos / 'b.jpg'}: not an image of a known format" in text
+    assert str(outcome).startswith("4 of 7 images predicted.\n")
+    assert len(lines) == 7
+    assert lines[0] == f"{photos / 'a.png'}: failed, the model raised ValueError: The image is too small"
+    assert f"{photos / 'b.jpg'}: failed, not an image of a known format" in lines[1]
+    assert lines[2] == f"{photos / 'c.gif'}: bright 23.5 %"
 
 
 @pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, None), (torch.cuda.OutOfMemoryError, "2 images")])
@@ -125,16 +128,17 @@ class Halves(Brightness):
 
 @pytest.mark.parametrize("draw", [True, False])
 def test_map_of_classes_is_a_file(photos, tmp_path, draw):
-    outcome = predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw)
+    lines = []
+    predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw, say=lines.append)
     (entry,) = read(tmp_path / "out")["images"]
     assert entry["map"] == "b.jpg.classes.png"
     assert ("drawing" in entry) == draw
     assert np.asarray(Image.open(tmp_path / "out" / entry["map"])).mean() == 0.5
     assert [part["pixels"] for part in entry["predictions"]] == [21 * 15, 21 * 15]
-    assert str(outcome).startswith(" 50.0 %  up\n 50.0 %  down\n")
+    assert lines == [f"{photos / 'b.jpg'}: up 50.0 %, down 50.0 %"]
 
 
-def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
+def test_outcome_is_told_with_the_notes_of_the_model(photos, tmp_path, capsys):
     """And a link in the folder of the results is not followed."""
     precious, out = tmp_path / "precious.png", tmp_path / "out"
     precious.write_text("precious")
@@ -143,8 +147,8 @@ def test_single_image_is_told_with_its_notes(photos, tmp_path, capsys):
     model = Brightness()
     model.notes.append("The head is new.")
     outcome = predict_files([photos / "x/a.png"], lambda: model, out)
-    assert str(outcome) == f"Note: The head is new.\n 35.3 %  bright\nWritten: {out}"
-    # Neither text nor a progress bar by itself.
+    assert str(outcome) == f"Note: The head is new.\n1 of 1 images predicted.\nWritten: {out}"
+    # No text by itself.
     assert capsys.readouterr() == ("", "")
     assert precious.read_text() == "precious"
     assert Image.open(out / "a.png").format == "PNG"

@@ -1,10 +1,12 @@
 """tools/predict.py: what it prints and writes, and its exit codes; tests/predict/ holds the rest."""
 
+import io
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -33,9 +35,11 @@ def exit_code(tool, tmp_path, monkeypatch) -> Callable[..., int]:
 
 def test_folder(exit_code, capsys):
     assert exit_code("photos", "--batch-size", "2", "--topk", "3") == 0
-    printed = capsys.readouterr()
-    assert "3/3" in printed.err
-    assert "2 of 3 images predicted.\n1 failed:\n  photos/broken.png: not an image of a known format" in printed.out
+    *images, count, written = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in images] == ["photos/0.png", "photos/1.png", "photos/broken.png"]
+    assert images[0].count(" %") == 3
+    assert "not an image of a known format" in images[2]
+    assert (count, written) == ("2 of 3 images predicted.", "Written: predictions")
     results = json.loads(Path("predictions/predictions.json").read_text())
     assert results["task"] == "classification"
     for entry in results["images"]:
@@ -43,6 +47,16 @@ def test_folder(exit_code, capsys):
         assert Image.open(Path("predictions") / entry["drawing"]).width == 384
     assert exit_code("photos/broken.png", "--out", "new", "--no-draw") == 1
     assert "0 of 1 images predicted" in capsys.readouterr().out
+
+
+def test_standard_input(exit_code, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(Path("photos/0.png").read_bytes())))
+    assert exit_code("-", "photos/0.png") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("-: ")
+    # The same image in a batch of two.
+    assert lines[0].removeprefix("-") == lines[1].removeprefix("photos/0.png")
+    assert {"image.png", "0.png"} <= {path.name for path in Path("predictions").iterdir()}
 
 
 def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
