@@ -28,10 +28,9 @@ from soft_vit.engine.config import resolve
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights import load_index
-from studies.linearise import LinearisedRow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "configs/linearise", "tools")
+FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "tools")
 READ_ONLY = [ROOT / folder / "README.md" for folder in FOLDERS]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 COMMANDS = commands(TEXT)
@@ -69,6 +68,7 @@ ENDS_IN = {
     "python tools/test.py configs/demo/soft_pico_labels.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
+    "python tools/linearise.py": ("soft_vit.linearise.linearise", None),
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
     "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),
     "python -m benchmarks attentions": ("benchmarks.attentions.compare_attentions", []),
@@ -78,7 +78,6 @@ ENDS_IN = {
     "python -m benchmarks atlas-models": ("benchmarks.atlas.models.measure_cases", [[]]),
     "python -m benchmarks check": ("benchmarks.atlas.check.check", None),
     "python -m studies attentions": ("studies.attentions.compare_accuracy", [[]]),
-    "python -m studies linearise": ("studies.linearise.compare_linearised", [[LinearisedRow("linear", 0, 90.0)]]),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }

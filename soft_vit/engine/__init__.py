@@ -37,7 +37,6 @@ from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
-from soft_vit.engine.models.linearise import LineariseClassifier, LineariseHook
 from soft_vit.engine.models.mesa import MesaClassifier, MesaHook
 from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook

@@ -421,9 +421,6 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
 def start_weights(cfg: Config) -> str | None:
     """Return the weights that a run begins with, as `load_from` names them."""
     model = _timm_model(cfg)
-    if type_name(model) == "LineariseClassifier":
-        # It takes those of its teacher.
-        model = model["teacher"]
     own = TIMM_PREFIX + model["model_name"] if model.get("pretrained") is True else model.get("checkpoint")
     return cfg.get("load_from") or own
 

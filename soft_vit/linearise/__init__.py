@@ -2,6 +2,7 @@
 
 from soft_vit.linearise.backbone import Backbone, load_backbone, make_student, save_backbone
 from soft_vit.linearise.images import UnlabelledImages
+from soft_vit.linearise.run import linearise
 from soft_vit.linearise.train import Linearisation, Plan, attention_errors, neighbour_agreement, token_errors, tokens_of
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Plan",
     "UnlabelledImages",
     "attention_errors",
+    "linearise",
     "load_backbone",
     "make_student",
     "neighbour_agreement",

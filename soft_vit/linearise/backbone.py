@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from soft_vit import swap_attention
 from soft_vit.layers.token_map import TokenMap
+from soft_vit.weights.read import load_weights
 
 __all__ = ["Backbone", "load_backbone", "make_student", "save_backbone"]
 
@@ -97,12 +98,15 @@ def first(result: Any) -> Tensor:
 def load_backbone(name: str, **kwargs: Any) -> Backbone:
     """Load a ViT with its weights, without its head.
 
-    name: of a timm model, or a folder that timm's `save_for_hf` or transformers' `save_pretrained` wrote, also after a
-    swap. kwargs: of `timm.create_model`. Raises ValueError, in one sentence, for what cannot be loaded.
+    name: of a timm model, a folder that timm's `save_for_hf` or transformers' `save_pretrained` wrote, also after a
+    swap, or a checkpoint that notes its model, as `tools/train.py` writes it. kwargs: of `timm.create_model`. Raises
+    ValueError, in one sentence, for what cannot be loaded.
     """
     folder = Path(name).expanduser()
     file = folder / "config.json"
     try:
+        if folder.is_file():
+            return _load_checkpoint(folder)
         config = json.loads(file.read_text()) if file.is_file() else {}
         if "model_type" in config:
             return _load_transformers(folder, config)
@@ -116,6 +120,17 @@ def load_backbone(name: str, **kwargs: Any) -> Backbone:
             f"teacher must be one of timm's ViTs with weights, or a folder of one, got {name} ({reason})."
         ) from error
     return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], name)
+
+
+def _load_checkpoint(path: Path) -> Backbone:
+    weights = load_weights(path)
+    notes = weights.notes
+    # Its mean and standard deviation are saved with a student.
+    given = {**notes.options, "num_classes": 0, "dynamic_img_size": True, "pretrained_cfg_overlay": dict(notes.cfg)}
+    model: Any = timm.create_model(str(notes.model), **given).eval()
+    own = model.state_dict()
+    model.load_state_dict({name: value for name, value in weights.items() if name in own})
+    return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], str(path))
 
 
 def _load_transformers(folder: Path, config: dict[str, Any]) -> Backbone:

@@ -69,6 +69,16 @@ class Plan:
         return self.lr[not in_first] * min(1.0, rise) * (0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2)
 
 
+def split_steps(steps: Sequence[int], num_sizes: int) -> tuple[int, int, int]:
+    """Return the steps of the phases, given as such, or as one number: a third, the rest, and with sizes a quarter."""
+    if len(steps) == 1:
+        first, last = steps[0] // 3, steps[0] // 4 if num_sizes > 1 else 0
+        steps = first, steps[0] - first - last, last
+    if len(steps) != 3 or min(steps) < 0 or sum(steps) < 1 or (steps[2] > 0) != (num_sizes > 1):
+        raise ValueError(f"steps must be one number, or those of the phases, the third for larger sizes, got {steps}.")
+    return steps[0], steps[1], steps[2]
+
+
 def relative_error(x: Tensor, y: Tensor, scale: Tensor | None = None) -> Tensor:
     """Return the mean squared error of tokens x by scale, by default the variance of y; both `[B, N, C]`.
 
@@ -198,15 +208,9 @@ class Linearisation:
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
         if not list(self._attention_parameters()):
             self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
-        self.settings = {
-            "teacher": self.teacher.source,
-            "kind": self.kind,
-            "blocks": list(self.blocks),
-            "options": dict(self.options),
-            "keep_softmax": self.keep_softmax,
-            "processes": _world(),
-            **asdict(self.plan),
-        }
+        names = ("kind", "blocks", "options", "keep_softmax")
+        self.settings = {name: getattr(self, name) for name in names} | asdict(self.plan)
+        self.settings |= {"teacher": self.teacher.source, "processes": _world()}
 
     def _attention_parameters(self) -> Iterator[nn.Parameter]:
         return (p for block in self.blocks or () for p in self.student.attention(block).parameters())
@@ -242,7 +246,13 @@ class Linearisation:
                         optimizer_state = None
                 for group in optimizer.param_groups:
                     group["lr"] = self.plan.rate(self.step)
-                x = next(images).to(device, non_blocking=True)
+                try:
+                    x = next(images).to(device, non_blocking=True)
+                except BaseException:
+                    # Between two steps, as at an image that cannot be read, nothing is lost.
+                    if path is not None:
+                        self._save(path, optimizer)
+                    raise
                 with torch.autocast(device.type, torch.bfloat16, enabled=self.plan.bf16):
                     loss = losses(x, in_first)
                 optimizer.zero_grad(set_to_none=True)
@@ -315,25 +325,17 @@ class Linearisation:
         """Choose the blocks that get their softmax back, one by one: each time the one that lowers the error most.
 
         The error is `token_errors` on images `[B, 3, H, W]`. Returns the blocks as kept, and by way of choosing, the
-        blocks with their error: greedy, largest (of the attention's error), first, last and random, the latter's a
-        mean.
+        blocks with their error: greedy, first, last and random, the latter's a mean.
         """
         assert self.blocks is not None
         kept: list[int] = []
         for _ in range(self.keep_softmax):
             errors = {b: self._error_with([*kept, b], samples) for b in self.blocks if b not in kept}
             kept.append(min(errors, key=lambda block: errors[block]))
-        by_error = self.history["phase 1"]["blocks"] if "phase 1" in self.history else {}
-        ranked = sorted(self.blocks, key=lambda block: -by_error.get(str(block), 0.0))
-        choices = {
-            "greedy": sorted(kept),
-            "largest": sorted(ranked[: self.keep_softmax]),
-            "first": list(self.blocks[: self.keep_softmax]),
-            "last": list(self.blocks[-self.keep_softmax :]),
-        }
+        choices = {"greedy": sorted(kept), "first": self.blocks[: len(kept)], "last": self.blocks[-len(kept) :]}
         found: dict[str, Any] = {name: [blocks, self._error_with(blocks, samples)] for name, blocks in choices.items()}
         rng = np.random.default_rng(self.plan.seed)
-        drawn = [rng.choice(self.blocks, self.keep_softmax, replace=False).tolist() for _ in range(RANDOM_CHOICES)]
+        drawn = [rng.choice(self.blocks, len(kept), replace=False).tolist() for _ in range(RANDOM_CHOICES)]
         found["random"] = [[], float(np.mean([self._error_with(blocks, samples) for blocks in drawn]))]
         return {"kept": sorted(kept), **found}
 

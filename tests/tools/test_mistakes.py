@@ -23,6 +23,12 @@ CASES = {
     "convert_checkpoint": [("none.pth b.pth --to timm", "none.pth"), ("file file --to timm", "file")],
     "export": [("--format torch_export --out model.pt2", "--checkpoint"), (f"{EXPORT} --features 4", "from 0 to 3")],
     "get_flops": [("", "required"), ("xcit_nano_12_p16_224 --img-size 20", "20 x 20"), ("soft_pica", "soft_pico")],
+    "linearise": [
+        ("--teacher resnet18 --kind linear --images . --out file/a", "file"),
+        ("--teacher nowhere --kind linear --images . --out .", "nowhere"),
+        ("--teacher file --kind linear --images . --out .", "file"),
+        ("--teacher test_vit --kind linear --images . --out . --steps 1 2", "[1, 2]"),
+    ],
     "make_shapes": [(". --task ade", "empty folder")],
     "plot_logs": [("nowhere", "nowhere"), ("file --out .", "folder")],
     "predict": [("*.gif --model test_vit", "*.gif"), ("photo.png --model test_vit --out photo.png", "photo.png")],

@@ -1,7 +1,4 @@
-"""The loss against its formula, the teacher's images, and its place outside of the student.
-
-test_linearise.py runs a student from a config.
-"""
+"""The loss against its formula, the teacher's images, and its place outside of the student."""
 
 import copy
 import math

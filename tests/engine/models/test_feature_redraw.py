@@ -1,4 +1,4 @@
-"""When features of Performer change, and that all ranks draw alike; test_linearise.py resumes a run with them."""
+"""When features of Performer change, and that all ranks draw alike."""
 
 import itertools
 from types import SimpleNamespace

@@ -1,0 +1,216 @@
+"""The report of a run: what was lost in each block and phase, dense features as pictures, and what each size costs.
+
+Letters: B batch, P prefix tokens, N = Y * X tokens of a map, C channels.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.linearise.images import UnlabelledImages
+from soft_vit.linearise.train import Linearisation, neighbour_agreement, token_errors
+from soft_vit.text_tables import markdown_table
+from soft_vit.weights.files import write_atomically
+
+__all__ = ["measure_cost", "pca_colours", "write_report"]
+
+# Images in the pictures, and those on which features of each size are compared.
+SHOWN, COMPARED = 2, 16
+# A size is the last one measured if one forward of it takes longer, in seconds.
+MAX_SECONDS = 3.0
+GROWTH, MAX_SIDE, ROUNDS = 1.4, 4096, 3
+
+PHASES = ("swap", "phase 1", "phase 2", "phase 3")
+
+Cost = dict[int, dict[str, tuple[float, int]]]
+"""Seconds and peak bytes of teacher and student, by the side of the image."""
+
+
+def pca_colours(teacher: Tensor, student: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first three principal components of tokens `[N, C]` of both as RGB `[N, 3]` in [0, 1].
+
+    Directions and ranges are those of the teacher's tokens.
+    """
+    mean = teacher.mean(0)
+    directions = torch.linalg.svd(teacher - mean, full_matrices=False).Vh[:3].mT
+    of_teacher, of_student = ((tokens - mean) @ directions for tokens in (teacher, student))
+    low, high = (torch.quantile(of_teacher, q, dim=0) for q in (0.02, 0.98))
+    scaled = (((x - low) / (high - low)).clamp(0, 1).numpy() for x in (of_teacher, of_student))
+    return next(scaled), next(scaled)
+
+
+@torch.no_grad()
+def measure_cost(run: Linearisation) -> Cost:
+    """Return what a forward of one image costs at growing sizes, until one takes `MAX_SECONDS`."""
+    device, patch = next(run.teacher.parameters()).device, math.lcm(*run.teacher.patch_size)
+    models, found, side = {"teacher": run.teacher, "student": run.student.eval()}, Cost(), float(run.plan.sizes[0])
+    while side <= MAX_SIDE:
+        size = round(side / patch) * patch
+        x = torch.zeros(1, 3, size, size, device=device)
+        calls = {name: partial(model, x) for name, model in models.items()}
+        peaks = {name: peak_bytes(call, device) for name, call in calls.items()}
+        rounds = [{name: seconds_of(call, device) for name, call in calls.items()} for _ in range(ROUNDS)]
+        found[size] = {name: (median(of[name] for of in rounds), peaks[name]) for name in calls}
+        if max(seconds for seconds, _ in found[size].values()) > MAX_SECONDS:
+            break
+        side *= GROWTH
+    return found
+
+
+def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds that work() takes on a device."""
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else int
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
+    """Return the peak bytes that work() allocates on a device."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        return torch.cuda.max_memory_allocated(device) - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
+        work()
+    events = record.profiler.kineto_results.events()
+    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"), default=0)
+
+
+def crossover(cost: Cost, quantity: int) -> str:
+    """Return from which measured size the student takes less time (quantity 0) or memory (1), at all larger ones."""
+    ahead = [size for size in cost if cost[size]["student"][quantity] < cost[size]["teacher"][quantity]]
+    behind = max((size for size in cost if size not in ahead), default=0)
+    first = min((size for size in ahead if size > behind), default=None)
+    return f"from {first} pixels on" if first else f"at no size up to {max(cost)} pixels"
+
+
+@torch.no_grad()
+def write_report(run: Linearisation, images: UnlabelledImages, folder: str | Path, command: str) -> str:
+    """Write `report.md` and its pictures, `features.png` and `curves.png`; return the text.
+
+    Features are compared at one, two and four times the first size of the run. command: the one to show.
+    """
+    folder, device = Path(folder), next(run.teacher.parameters()).device
+    run.student.eval()
+    rows, shown = [], []
+    for size in (factor * run.plan.sizes[0] for factor in (1, 2, 4)):
+        found, means = [], []
+        for x in images.samples(COMPARED, size)[:, None]:
+            b, a = (model(x.to(device)).float().cpu() for model in (run.teacher, run.student))
+            grid, prefix = run.teacher.feat_size(x), b.shape[1] - math.prod(run.teacher.feat_size(x))
+            cosine = F.cosine_similarity(a, b, dim=-1)[0]
+            found.append([cosine[prefix:].mean(), cosine[:prefix].mean(), token_errors(a, b, prefix)])
+            means.append(torch.stack([a[0, prefix:].mean(0), b[0, prefix:].mean(0)]))
+            if len(found) <= SHOWN:
+                picture = x[0].permute(1, 2, 0) * torch.tensor(images.std) + torch.tensor(images.mean)
+                maps = [colours.reshape(*grid, 3) for colours in pca_colours(b[0, prefix:], a[0, prefix:])]
+                shown.append((size, [picture.clamp(0, 1).numpy(), *maps, cosine[prefix:].reshape(grid).numpy()]))
+        # Without prefix tokens, their mean is not a number.
+        cells = [f"{x:.3f}" if math.isfinite(x) else "" for x in torch.tensor(found).mean(0).tolist()]
+        rows.append([size, math.prod(grid), *cells, f"{neighbour_agreement(*torch.stack(means, dim=1)):.3f}"])
+    cost = measure_cost(run)
+    _draw_curves(run.history, cost, folder / "curves.png")
+    _draw_features(shown, folder / "features.png")
+    text = _text(run, rows, cost, command, len(images))
+    write_atomically(folder / "report.md", text.encode())
+    return text
+
+
+def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, count: int) -> str:
+    phases = {name: run.history[name] for name in PHASES if name in run.history}
+    blocks = [phases[name]["blocks"] for name in phases]
+    whole = [[name, *(f"{of[key]:.3f}" for key in ("error", "cosine", "agreement"))] for name, of in phases.items()]
+    by_block = [[block, *(f"{of[block]:.3f}" if block in of else "" for of in blocks)] for block in blocks[0]]
+    columns = [(who, place) for place in (0, 1) for who in ("teacher", "student")]
+    costs = [[size, *(f"{cost[size][who][i] * (1000, 2**-20)[i]:.0f}" for who, i in columns)] for size in cost]
+    device = next(run.teacher.parameters()).device
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    softmax = []
+    if "softmax" in run.history:
+        found = {name: value for name, value in run.history["softmax"].items() if name != "kept"}
+        choices = [[name, ", ".join(map(str, value[0])), f"{value[1]:.3f}"] for name, value in found.items()]
+        softmax = ["## Blocks that keep softmax\nThe error of the final tokens after the first phase."]
+        softmax += [markdown_table(["choice", "blocks", "error"], choices)]
+    options = "".join(f", {name}={value}" for name, value in run.options.items())
+    parts = [
+        f"# {run.teacher.source}, linearised\n`{run.kind}`{options} in {len(run.blocks or ())} of "
+        f"{len(run.teacher.layers)} blocks, from {count} images without labels. Phases of "
+        f"{', '.join(map(str, run.plan.steps))} steps of {run.plan.batch_size} images of "
+        f"{', '.join(map(str, run.plan.sizes))} pixels.",
+        f"```bash\n{command}\n```",
+        "## Errors\nOf the final tokens: the squared error by the variance of the teacher's plus one minus the cosine, "
+        "half of it of prefix tokens; the mean cosine; and the share of the five nearest images that both have.",
+        markdown_table(["after", "error", "cosine", "agreement"], whole),
+        "Of each attention, on the tokens that the teacher's receives: the squared error by the variance.",
+        markdown_table(["block", *phases], by_block),
+        *softmax,
+        f"## Features\nOf the largest squares of {min(COMPARED, count)} images. Pictures: principal components of the "
+        "patch tokens, with the teacher's directions, and the cosine of both.",
+        markdown_table(["pixels", "tokens", "cosine of patches", "of prefix tokens", "error", "agreement"], rows),
+        "![Features of teacher and student at three sizes](features.png)",
+        f"## Cost\nA forward of one image, {machine}, {platform.machine()}, torch {torch.__version__}, timm "
+        f"{timm.__version__}. The student takes less time {crossover(cost, 0)}, and less memory {crossover(cost, 1)}.",
+        markdown_table(["pixels", "teacher (ms)", "student (ms)", "teacher (MiB)", "student (MiB)"], costs),
+        "![Errors of attentions by phase, time and memory by size](curves.png)\n",
+    ]
+    return "\n\n".join(parts)
+
+
+def _draw_curves(history: dict[str, Any], cost: Cost, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3), layout="constrained")
+    errors, *costs = figure.subplots(1, 3)
+    for name in PHASES:
+        if name in history:
+            blocks = history[name]["blocks"]
+            errors.plot([int(block) for block in blocks], list(blocks.values()), marker="o", label=f"after {name}")
+    errors.set(xlabel="block", ylabel="error / variance", yscale="log", title="attentions")
+    errors.locator_params(axis="x", integer=True)
+    for place, (axes, label, scale) in enumerate(zip(costs, ("ms", "MiB"), (1000, 2**-20), strict=True)):
+        for who in ("teacher", "student"):
+            axes.plot(list(cost), [scale * of[who][place] for of in cost.values()], marker="o", label=who)
+        axes.set(xlabel="pixels", ylabel=label, xscale="log", yscale="log", title=("time", "memory")[place])
+        axes.set_xticks(list(cost), [str(size) for size in cost], fontsize=7)
+        axes.minorticks_off()
+    for axes in (errors, *costs):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.savefig(path, dpi=90)
+
+
+def _draw_features(shown: Sequence[tuple[int, list[np.ndarray]]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    titles = ("image", "teacher", "student", "cosine")
+    columns = len(titles) * SHOWN
+    rows = [shown[i : i + SHOWN] for i in range(0, len(shown), SHOWN)]
+    figure = Figure(figsize=(1.55 * columns + 0.6, 1.6 * len(rows) + 0.3), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for row, cells in zip(grid, rows, strict=True):
+        pictures = [picture for _, pictures in cells for picture in pictures]
+        for place, (axes, picture) in enumerate(zip(row, pictures, strict=False)):
+            drawn = axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
+            axes.set_title(titles[place % len(titles)] if row is grid[0] else "", fontsize=9)
+        row[0].set_ylabel(f"{cells[0][0]} px", fontsize=9)
+        for axes in row:
+            axes.set_xticks([])
+            axes.set_yticks([])
+    figure.colorbar(drawn, ax=grid, shrink=0.6, label="cosine")
+    figure.savefig(path, dpi=90)

@@ -1,0 +1,65 @@
+"""One run from a name and a folder of images to weights and a report."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import distributed
+
+from soft_vit.linearise.backbone import load_backbone, save_backbone
+from soft_vit.linearise.images import UnlabelledImages
+from soft_vit.linearise.report import write_report
+from soft_vit.linearise.train import Linearisation, Plan
+from soft_vit.weights.files import ensure_writable
+
+__all__ = ["linearise"]
+
+# Images on which errors are measured between the phases.
+SAMPLES = 32
+
+
+def linearise(
+    teacher: str,
+    kind: str,
+    images: str | Path,
+    out: str | Path,
+    plan: Plan | None = None,
+    *,
+    blocks: Sequence[int] | None = None,
+    options: dict[str, Any] | None = None,
+    keep_softmax: int = 0,
+    workers: int = 0,
+    device: str = "cpu",
+    command: str = "",
+) -> Linearisation:
+    """Linearise a teacher with the images of a folder, and write the weights and a report to `out`; return the run.
+
+    teacher: see `load_backbone`. plan, blocks, options, keep_softmax: see `Linearisation`. workers: processes that read
+    images. command: shown in the report. The state of the run is in `out/run/checkpoint.pth`, from which the same call
+    continues; under torchrun, the processes share each step. Raises ValueError and OSError for mistakes.
+    """
+    out, plan = Path(out), plan or Plan()
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if "RANK" in os.environ:
+        on_gpu = device.startswith("cuda")
+        device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
+        distributed.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        ensure_writable(out / "report.md")
+        backbone = load_backbone(teacher).to(device)
+        found = UnlabelledImages(images, backbone.mean, backbone.std, plan.seed)
+        run = Linearisation(backbone, kind, plan, blocks, options or {}, keep_softmax)
+
+        def batches(start: int) -> Any:
+            how = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
+            return found.batches(run.plan.images, range(start, run.plan.ends[2]), rank, world, **how)
+
+        run.fit(batches, found.samples(SAMPLES, plan.sizes[0]), out / "run" / "checkpoint.pth")
+        if rank == 0:
+            save_backbone(run.student, out)
+            print(write_report(run, found, out, command))
+    finally:
+        if "RANK" in os.environ:
+            distributed.destroy_process_group()
+    return run

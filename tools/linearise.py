@@ -1,0 +1,112 @@
+"""Turn a frozen ViT into one with linear attention, with unlabelled images, and report what was lost.
+
+python tools/linearise.py --teacher vit_small_patch14_dinov2.lvd142m --kind linear --images photos --out DIR
+torchrun --nproc_per_node 8 tools/linearise.py --teacher NAME --kind linear --images photos --out DIR --bf16
+
+A stopped command continues where it was if it is run again.
+"""
+
+import ast
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+# Read when torch is first imported; tools/train.py says why.
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+
+from soft_vit.cli import ArgumentParser, add_device_option, command_line
+
+
+def option(text: str) -> tuple[str, object]:
+    """Return name and value of `NAME=VALUE`, a value of Python if it is one."""
+    name, _, value = text.partition("=")
+    with contextlib.suppress(ValueError, SyntaxError):
+        return name, ast.literal_eval(value)
+    return name, value
+
+
+@command_line
+def main(argv: Sequence[str] | None = None) -> None:
+    from soft_vit.linearise import linearise
+    from soft_vit.linearise.train import Plan, split_steps
+
+    parser = ArgumentParser(__doc__)
+    parser.add_argument(
+        "--teacher", required=True, metavar="NAME", help="a ViT of timm, or a folder of its or of transformers'"
+    )
+    parser.add_argument("--kind", required=True, help="an attention, such as linear")
+    parser.add_argument("--images", required=True, metavar="FOLDER", help="a folder, a TAR or a ZIP of images")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="for the weights, the report and the state of the run"
+    )
+    parser.add_argument(
+        "--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="of the attention"
+    )
+    parser.add_argument("--blocks", nargs="+", type=int, metavar="N", help="blocks to change (default: all)")
+    parser.add_argument(
+        "--keep-softmax", type=int, default=0, metavar="K", help="blocks that keep softmax, chosen by error"
+    )
+    parser.add_argument(
+        "--size",
+        nargs="+",
+        type=int,
+        default=[224],
+        metavar="PIXELS",
+        help="the last steps take larger ones in turn (default: 224)",
+    )
+    parser.add_argument(
+        "--steps", nargs="+", type=int, default=[3000], metavar="N", help="of all phases, or of each (default: 3000)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=16,
+        metavar="N",
+        help="images of a step in each process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lr",
+        nargs=2,
+        type=float,
+        default=Plan.lr,
+        metavar="RATE",
+        help="of the first phase, and of the others (default: 1e-3 3e-4)",
+    )
+    parser.add_argument(
+        "--intermediate", nargs="+", type=int, default=[], metavar="N", help="blocks whose tokens are learned too"
+    )
+    parser.add_argument("--bf16", action="store_true", help="autocast in bfloat16")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="processes that read images (default: %(default)s)"
+    )
+    add_device_option(parser)
+    args = parser.parse_args(argv)
+    plan = Plan(
+        steps=split_steps(args.steps, len(args.size)),
+        sizes=tuple(args.size),
+        batch_size=args.batch_size,
+        lr=tuple(args.lr),
+        intermediates=tuple(args.intermediate),
+        seed=args.seed,
+        bf16=args.bf16,
+    )
+    linearise(
+        args.teacher,
+        args.kind,
+        args.images,
+        args.out,
+        plan,
+        blocks=args.blocks,
+        options=dict(args.kind_options),
+        keep_softmax=args.keep_softmax,
+        workers=args.workers,
+        device=args.device,
+        command=shlex.join(["python", "tools/linearise.py", *(sys.argv[1:] if argv is None else argv)]),
+    )
+
+
+if __name__ == "__main__":
+    main()
