@@ -1,7 +1,6 @@
 """Mistakes at a command line end in one sentence, other exceptions keep their traceback; shared options."""
 
 import argparse
-import errno
 import os
 import runpy
 from pathlib import Path
@@ -43,13 +42,6 @@ def test_path_that_cannot_be_used(tmp_path, monkeypatch, action, path):
     Path("file").touch()
     Path("folder").mkdir()
     assert end_of(action).startswith(f"error: {path} cannot be used (")
-
-
-@pytest.mark.parametrize("broken", ["tempfile.mkstemp", "os.fsync"])
-def test_file_that_cannot_be_written_is_named(tmp_path, monkeypatch, broken):
-    monkeypatch.setattr(broken, raising(OSError(errno.ENOSPC, "full")))
-    path = tmp_path / "a.pth"
-    assert end_of(lambda: write_atomically(path, b"")).startswith(f"error: {path} cannot be used")
 
 
 @pytest.mark.parametrize("error", [WeightsError, FileNotFoundError])

@@ -22,12 +22,3 @@ def test_rows_are_complete_and_a_failing_one_keeps_the_others(monkeypatch):
     assert not none["error"]
     assert min(none[name] for name in module.FIGURES) > 0
     assert "| softmax | MemoryError: no room |" in attentions_table(rows)
-
-
-def test_published_figures_have_a_column_of_their_own():
-    row = dict.fromkeys(module.FIGURES, 1) | {"attention": "soft", "published": "79.3", "error": ""}
-    other = row | dict.fromkeys(("inference_images_per_s", "training_images_per_s")) | {"published": ""}
-    _, _, first, second = attentions_table([row, other]).splitlines()
-    assert first.endswith("| 79.3 |")
-    assert second.count("not measured") == 2
-    assert "published" not in attentions_table([other])

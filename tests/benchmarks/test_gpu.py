@@ -1,74 +1,17 @@
-"""The report of a GPU: what its page says of given figures, and how the script runs parts."""
+"""The report of a GPU: how the script runs its parts."""
 
 import csv
 import os
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
 import pytest
-import torch
 
-from benchmarks.__main__ import main
-from benchmarks.gpu import EAGER, FUSED, SOFTMAX, aims_table, compulsory_bytes, of_floor, page
+from benchmarks.gpu import EAGER, FUSED
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_report.sh"
-PLANNED = (1024, 3136, 8192)
-
-
-def test_compulsory_bytes():
-    # q v x, dx, and q v dx dq dv.
-    assert compulsory_bytes(FUSED, "forward+backward", 7) == 7 * (3 + 1 + 5)
-    # q k v x.
-    assert compulsory_bytes(SOFTMAX, "forward", 7) == 7 * 4
-
-
-def rows_of(fused: float, floor: float, lengths=PLANNED, missing=()) -> list[dict[str, str]]:
-    """Eager takes 16 ms and softmax 9, in both passes; floor: that of the fused form, in percent."""
-    rows = []
-    for n, direction in product(lengths, ("forward", "forward+backward")):
-        speed = compulsory_bytes(FUSED, direction, 2 * 8 * 16 * 64 * n) / (floor / 100 * fused) / 1e6
-        for form, ms in ((FUSED, fused), (EAGER, 16.0), (SOFTMAX, 9.0)):
-            case = {"case": "batch 8, 16 heads of 64, M = 49", "bandwidth_gb_per_s": f"{speed}"}
-            figures = {"tokens": f"{n}", "median_ms": "" if (form, n) == missing else f"{ms}"}
-            rows.append({"operator": form, "direction": direction, **case, **figures})
-    assert of_floor(rows[0]) == pytest.approx(floor)
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "verdicts"),
-    [
-        (rows_of(2.0, 61), ["reached"] * 4),
-        (rows_of(2.0, 61, lengths=(3136,)), ["reached where measured"] * 4),
-        (rows_of(2.0, 61, missing=(FUSED, 8192)), ["reached where measured"] * 4),
-        (rows_of(2.1, 59), ["missed", "missed", "missed", "reached"]),
-        # What is shorter does not count.
-        (rows_of(2.0, 61) + rows_of(20.0, 10, lengths=(512,)), ["reached"] * 4),
-        ([], ["not measured"] * 4),
-    ],
-)
-def test_aims(rows, verdicts):
-    _, _, *lines = aims_table(rows, PLANNED).splitlines()
-    assert [line.split(" | ")[1] for line in lines] == verdicts
-
-
-def test_page():
-    rows = rows_of(2.0, 60.1, lengths=(1024, 3136), missing=(SOFTMAX, 3136))
-    states = {"operator_8192": "not begun", "tests_some": "done, 6 s", "models": "out of time, 9 s"}
-    logs = {"operator_8192": [""], "tests_some": ["== 3 passed =="], "models": ["before", "the reason"]}
-    text = page("head", states, logs, {"operator_3136": rows})
-    assert "| tests_some | done, 6 s | 3 passed |" in text
-    assert "8192: not measured" in text
-    assert "## models: out of time, 9 s\n\n~~~\nbefore\nthe reason\n~~~" in text
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_needs_a_gpu(tmp_path):
-    with pytest.raises(SystemExit, match="GPU"):
-        main(["gpu", "--out", str(tmp_path / "out")])
 
 
 PROGRAM = """#!/usr/bin/env bash

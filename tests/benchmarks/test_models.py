@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from benchmarks import models as module
-from benchmarks.models import best_batch_size, default_limit, measure_models, models_table, profile_table
-from benchmarks.registry import VARIANTS
-from benchmarks.timer import Timing
+from benchmarks.models import best_batch_size, measure_models, profile_table
 
 SMALL = dict(batch_size=2, img_size=(32, 32), rounds=3)
 
@@ -30,19 +28,6 @@ def test_every_model_is_timed_in_every_mode():
     assert all(timing.of_peak > 0 for timing in timings)
 
 
-def test_the_table():
-    counts = dict(flops=3 * 10**9, peak=1e11)
-    timings = [Timing("a", "inference", 8, [0.8] * 3), Timing("b", "inference", 16, [1.0] * 3, 2**20, **counts)]
-    timings += [Timing("a", "training", 8), Timing("b", "training", 8, [2.0] * 3, 3 * 2**20, **counts)]
-    assert cells(models_table(timings, memory=True)) == [
-        ["inference", "a", "8", "10.0", "10.0 - 10.0", "1.00", "0.00", "0.00", "not measured"],
-        ["inference", "b", "16", "16.0", "16.0 - 16.0", "1.60", "3.00", "0.48", "1"],
-        ["training", "a", "8", "out of memory", "", "", "", "", ""],
-        # Nothing is a ratio to what was not measured.
-        ["training", "b", "8", "4.0", "4.0 - 4.0", "", "3.00", "0.36", "3"],
-    ]
-
-
 def test_a_profile_counts_the_operators_that_an_operator_calls():
     x, layer = torch.randn(5, 7), torch.nn.Linear(7, 3)
     table = cells(profile_table(lambda: [layer(x) for _ in range(4)]))
@@ -50,12 +35,6 @@ def test_a_profile_counts_the_operators_that_an_operator_calls():
     # Each layer is a linear, which calls a transposition and an addmm.
     assert calls["aten::linear"] == calls["aten::addmm"] == 4
     assert calls["all"] == sum(calls.values()) - calls["all"]
-
-
-def test_tensors_of_a_compiled_model_are_not_counted(monkeypatch):
-    monkeypatch.setitem(VARIANTS, "compiled", lambda model: model)
-    timings = measure_models(["soft_pico", "soft_pico+compiled"], **SMALL, modes=["inference"], memory=True)
-    assert [t.memory is None for t in timings] == [False, True]
 
 
 def test_each_case_has_its_own_best_batch(monkeypatch):
@@ -72,13 +51,6 @@ def test_each_case_has_its_own_best_batch(monkeypatch):
     monkeypatch.setattr("benchmarks.timer.seconds_of", lambda step, *_: [step(), 1.0][1])
     timings = measure_models(["soft_pico"], batch_size="auto", max_batch_size=32, rounds=4)
     assert [(t.mode, t.size, t.rate.median) for t in timings] == [("inference", 32, 32), ("training", 16, 16)]
-
-
-def test_a_training_step_leaves_no_gradients():
-    """Memory is counted beyond what there was before the step."""
-    model = VARIANTS["checkpointed"](module.create_variant("soft_pico"))
-    module._make_step("training", "soft_pico", model, (32, 32), "cpu", torch.float32, 2)()
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 # Images per second by batch.
@@ -108,33 +80,3 @@ def test_where_the_search_ends(rates, memory, limit, tried, best):
 
     assert best_batch_size(seconds, limit) == best
     assert asked == tried
-
-
-def test_memory_of_the_failed_step_is_given_back(monkeypatch):
-    """Before the cache is emptied nothing may hold on to what the step had, the error included."""
-    alive, seen = set(), []
-
-    class Held:
-        def __init__(self) -> None:
-            alive.add(id(self))
-
-        def __del__(self) -> None:
-            alive.discard(id(self))
-
-    def seconds(batch: int) -> float:
-        held = Held()
-        if batch > 8:
-            raise torch.cuda.OutOfMemoryError(f"CUDA out of memory with {held}.")
-        return 1.0
-
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(len(alive)))
-    assert best_batch_size(seconds, 64) == 8
-    assert seen == [0]
-
-
-@pytest.mark.parametrize(
-    ("device", "size", "limit"),
-    [("cpu", (448, 448), 64), ("cuda:0", (224, 224), 1024), ("cuda", (448, 448), 256), ("cuda", (32, 32), 1024)],
-)
-def test_limits(device, size, limit):
-    assert default_limit(device, size) == limit

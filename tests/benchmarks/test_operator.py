@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from benchmarks import operator as module
-from benchmarks.operator import PASSES, make_inputs, measure_operators, operators_table, row, slopes_table
+from benchmarks.operator import PASSES, make_inputs, measure_operators, row
 from benchmarks.registry import OPERATORS, inputs_of
-from benchmarks.timer import Timing
 
 TINY = dict(num_bottleneck=4, head_dim=16)
 
@@ -37,28 +35,3 @@ def test_memory_by_hand(monkeypatch):
     monkeypatch.setitem(OPERATORS, "naive", lambda q, v: q * v * 4)
     forward, both = measure_operators(["naive"], (20,), rounds=3, num_heads=1, head_dim=25)
     assert (forward.memory, both.memory) == (2 * 2000, 5 * 2000)
-
-
-def test_tables():
-    timings = [Timing("a", "forward", n, [n**2] * 3, n) for n in (10, 100)]
-    timings += [Timing("b", "forward", n, [2 * n] * 3, 3) for n in (10, 100)]
-    timings += [Timing("a", "forward", 1000), Timing("b", "forward", 1000, [1.0] * 3, 3)]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in operators_table(timings).splitlines()[2:]]
-    assert [cells[5] for cells in rows[:4]] == ["1.00", "1.00", "5.00", "50.00"]
-    assert rows[4][3:] == ["out of memory", "", "", ""]
-    # There is no ratio to what was not measured.
-    assert rows[5][5] == ""
-    assert slopes_table(timings[:4]).splitlines()[2:] == [
-        "| a | forward | 2.00 | 1.00 |",
-        "| b | forward | 1.00 | 0.00 |",
-    ]
-    assert slopes_table(timings[:1]) == ""
-
-
-def test_a_copy_reads_and_writes(monkeypatch):
-    monkeypatch.setattr(module, "COPIED_BYTES", 4096)
-    copies = []
-    monkeypatch.setattr("benchmarks.timer.seconds_of", lambda step, *_: copies.append(step()) or 2.0)
-    assert module.copy_bandwidth("cpu", rounds=3) == pytest.approx(2 * 4096 / 2.0 / 1e9)
-    assert copies[0].nbytes == 4096
-    assert copies[0].eq(1).all()

@@ -38,9 +38,6 @@ def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
         ("soft_pico+fast", "fast"),
         ("softmax_pyramid_pico+naive", "SOFT pyramid"),
         ("resnet10t+eager", "eager"),
-        ("soft_pico+naive+triton", "naive, triton"),
-        ("soft_vit_tiny_patch16+naive", "ViT"),
-        ("soft_plus_pico+naive", "SoftPlusAttention"),
     ],
 )
 def test_bad_names(name, value):

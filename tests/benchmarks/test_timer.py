@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 
 from benchmarks import timer
-from benchmarks.timer import Timing, measure, numbered, second_of_two, seconds_of, time_in_turn
+from benchmarks.timer import measure, numbered, second_of_two, seconds_of, time_in_turn
 
 
 def test_repeated_names_are_numbered():
@@ -60,14 +60,6 @@ def test_repeats_are_averaged(monkeypatch):
     monkeypatch.setattr(timer.time, "perf_counter", lambda: next(clock))
     assert seconds_of(partial(calls.append, None), "cpu", repeats=5) == 2
     assert len(calls) == 5
-
-
-def test_what_a_timing_says():
-    timing = Timing("a", "forward", 12, (2.0, 4.0, 3.0), memory=3 * 2**19)
-    assert timing.time == (3.0, 2.0, 4.0)
-    assert timing.rate.median == 4.0
-    assert timing.megabytes == 1.5
-    assert Timing("a", "forward", 12).time is Timing("a", "forward", 12).rate is None
 
 
 def test_a_step_without_memory_leaves_the_others_alone():

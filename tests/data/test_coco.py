@@ -139,12 +139,6 @@ def test_a_box_stays_in_the_image(read):
     assert found.problems == {"box_clipped": ["1"]}
 
 
-def test_the_report_names_the_first_of_each_kind(read):
-    bad = [annotation(number, category_id=6) for number in range(10, 17)]
-    sentences = read(content(annotation(), *bad, annotation(2, bbox=[0, 0, 0, 0]))).problems.sentences()
-    assert [sentence.partition(": ")[2] for sentence in sentences] == ["7 (10, 11, 12, 13, 14 and 2 more).", "1 (2)."]
-
-
 REFUSED = {
     "half a file": (json.dumps(content(annotation()))[:-20], "JSON"),
     "nested too deeply": ("[" * 100_000, "JSON"),

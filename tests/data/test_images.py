@@ -287,19 +287,6 @@ def test_images_are_turned_as_their_exif_data_say():
     assert decode_image(encode(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
 
 
-def test_the_summary_tells_what_was_found_and_what_was_left_out(tmp_path):
-    root = make_tree(tmp_path, each=3)
-    (root / "train" / "a" / "more.jfif").write_bytes(rotated(np.zeros((4, 6, 3), np.uint8), "JPEG"))
-    for name in ("a/x.cr2", "a/y.CR2", "b/notes"):
-        (root / "train" / name).write_bytes(b"")
-    (root / "train" / "b" / "dark.png").write_bytes(encode(np.full((4, 6), 4095, np.uint16)))
-    (root / "train" / "b" / "damaged.png").write_bytes(b"")
-    assert find_images(root, "train").summary() == (
-        "9 images in 2 classes of 4 (a) to 5 (b); files left out by suffix: 2 .cr2, 1 without one; of 9 images looked "
-        "at, 1 have an EXIF rotation and 1 use at most 12 of their 16 bits, which makes them dark."
-    )
-
-
 def test_the_order_of_classes_does_not_depend_on_the_order_of_a_set():
     for names in itertools.permutations(("1", "01", "001", "2")):
         assert in_order(names) == ["001", "01", "1", "2"]

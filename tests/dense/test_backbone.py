@@ -39,12 +39,6 @@ def test_the_number_of_bottleneck_tokens_is_bounded(arguments, tokens):
     assert seen == [tokens]
 
 
-@pytest.mark.parametrize("arguments", [dict(arch="linear_pyramid_pico"), dict(attention="spatial_reduction")])
-def test_attentions_without_bottleneck_tokens_serve_too(arguments):
-    maps = SOFT(**{"arch": "soft_pico", **arguments})(torch.randn(1, 3, 97, 203))
-    assert [tuple(m.shape[2:]) for m in maps] == [(25, 51), (13, 26), (7, 13), (4, 7)]
-
-
 def pretrained(path, **options) -> dict:
     return dict(type="Pretrained", checkpoint=str(path), **options)
 

@@ -67,10 +67,8 @@ def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(model_name="soft_picco"), "soft_picco"),
         (dict(model_name="soft_pico", no_such_option=1), "no_such_option"),
         (dict(model_name="soft_pico", out_indices=(0, 9)), r"\(0, 9\)"),
-        (dict(model_name="soft_pico", frozen_stages=5), "frozen_stages"),
         (dict(model_name="soft_pico", pretrained=True, checkpoint_path="x.pth"), "x.pth"),
     ],
 )

@@ -10,22 +10,6 @@ from mmengine.runner import Runner
 
 from soft_vit.engine import train
 from soft_vit.engine.resume.read import load_checkpoint_file
-from soft_vit.engine.run import TrainResult
-
-
-@pytest.mark.parametrize(
-    ("metrics", "images", "shown"),
-    [
-        ({"accuracy/top1": 50.0}, 4, ["50.00 %", " 4 "]),
-        ({"accuracy/top1": 50.0, "ema/accuracy/top1": 75.0}, 4, ["50.00 %", "75.00 %", " 4 "]),
-        ({"mIoU": 0.5}, 4, ["mIoU 0.5000", " 4 "]),
-        # Without validation data, and resumed at the end of a run.
-        ({}, 0, ["without validation"]),
-        ({}, 4, ["without validation"]),
-    ],
-)
-def test_last_sentence(metrics, images, shown):
-    assert all(text in str(TrainResult(metrics, images, None)) for text in shown)
 
 
 def test_mmengines_own_runner_trains_the_same(tmp_path):

@@ -107,15 +107,6 @@ def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
         assert list(pool.map(run, range(len(batches)))) == [0] * len(batches)
 
 
-def test_copies_of_a_swapped_model_follow_their_images() -> None:
-    model = rotary_vit().eval()
-    assert type(model).__name__ == "Eva"
-    expected = model(images(56, 84))
-    for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert type(form) is type(model)
-        assert torch.equal(form(images(56, 84)), expected)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SOME)
 def test_compiled(kind: str) -> None:

@@ -1,7 +1,6 @@
 """Looks of models at a picture, what the page shows of them, and which files are accepted as pictures."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -102,11 +101,6 @@ def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     assert next(iter(available("my.pth", "soft_tiny").values())) == Choice("soft_tiny", checkpoint="my.pth")
 
 
-def test_the_middle_square_of_a_picture():
-    image = picture_of(90, 60)
-    assert open_picture(encoded(image)).tobytes() == image.crop((15, 0, 75, 60)).tobytes()
-
-
 @pytest.mark.parametrize(
     ("data", "size", "said"),
     [
@@ -135,14 +129,6 @@ def made_up(*layers: LayerLook) -> Look:
     return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (64, 96), [], list(layers), list(layers))
 
 
-def test_maps_show_each_head_and_follow_the_place():
-    look = made_up(layer_of(torch.rand(2, 5, 5)))
-    first, second = (app_html.maps_html(look, picture_of(), place) for place in ((0.1, 0.1), (0.9, 0.9)))
-    assert re.findall(r"<figcaption>([\w ]+) <small>", first) == ["mean", "head 1", "head 2"]
-    assert "Stage 2, layer 1: soft" in first
-    assert len(set(re.findall(r"src='(data:image/png;base64,[^']+)'", first + second))) == 6
-
-
 def test_an_attention_without_a_matrix_and_a_dead_one():
     look = made_up(layer_of(None))
     assert "not linear in its values" in app_html.maps_html(look, picture_of(), (0, 0))
@@ -150,18 +136,6 @@ def test_an_attention_without_a_matrix_and_a_dead_one():
     text = app_html.shares_html(look)
     assert "2.1 soft" in text
     assert "0.05 % (dead), 98 %" in text
-
-
-@pytest.mark.parametrize(("matrix", "needed"), [(torch.eye(10)[None], "9 of 10"), (torch.ones(1, 10, 10), "1 of 10")])
-def test_spectra(matrix, needed):
-    text = app_html.spectra_html(made_up(layer_of(matrix)))
-    assert f"90 % in {needed}" in text
-    points = np.array([pair.split(",") for pair in re.search(r"points='([^']+)'", text)[1].split()], dtype=float)
-    expected = points[:, 0] if needed[0] == "9" else 100 * (points[:, 0] > 0)
-    np.testing.assert_allclose(100 - points[:, 1], expected, atol=0.1)
-    # A larger matrix is left to the tool.
-    text = app_html.spectra_html(made_up(layer_of(torch.zeros(1, 1025, 1))))
-    assert "Without stage 2: tools/analysis/attention_spectrum.py" in text
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,6 @@ def mixed(color: np.ndarray) -> np.ndarray:
     return (color + 1.0 * GREY) / 2
 
 
-def test_class_keeps_its_color_at_any_count():
-    many = class_colors(1000)
-    assert many.dtype == np.uint8
-    for count in (0, 1, 7, 20, 151):
-        np.testing.assert_array_equal(class_colors(count), many[:count])
-    assert len(np.unique(class_colors(151), axis=0)) == 151
-
-
 @pytest.mark.parametrize(("label", "ink"), [(3, (30, 30, 30)), (4, (255, 255, 255))])
 def test_small_picture_is_enlarged_by_a_whole_factor_with_its_boxes(label, ink):
     """64 pixels become 384: the edges of a box lie at six times its coordinates. Its label is readable."""
@@ -68,12 +60,6 @@ def test_any_box_mask_and_name_on_any_picture(size):
 def lengths(drawn: Image.Image, color: np.ndarray) -> list[int]:
     """Numbers of pixels of a colour in the rows below a picture of 400 rows that have any."""
     return sorted(set((np.asarray(drawn)[400:] == color).all(-1).sum(1).tolist()) - {0})
-
-
-def test_bars_are_as_long_as_the_scores():
-    bars = lengths(draw_classes(grey(400, 500), ["a", "b", "c"], [1.0, 0.5, 0.0]), (0, 114, 178))
-    assert bars[1:] == pytest.approx([bars[2] / 2, bars[2]], abs=1)
-    assert bars[0] < 20
 
 
 def test_map_lies_on_the_picture_above_a_legend_of_the_classes_in_it():

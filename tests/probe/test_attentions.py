@@ -11,7 +11,7 @@ from soft_vit.ops import newton_step_size, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.soft.options import add_ridge
 from soft_vit.probe.attentions import replaced_attend, switched_off
-from soft_vit.probe.health import probe, stage_means
+from soft_vit.probe.health import probe
 
 
 def make(kind: str, **options):
@@ -57,12 +57,6 @@ def test_share_with_a_local_branch():
     found = probe(Alone(attn), x, {"attn": lambda found, matrix: None})["attn"]
     assert found.share == pytest.approx(float((whole - local).norm() / whole.norm()), rel=1e-6)
     assert found.rest == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
-
-
-@pytest.mark.parametrize("stages", ["stages", "layers"])
-def test_means_of_stages(stages):
-    values = {f"{stages}.0.blocks.0.attn": 1.0, f"{stages}.0.blocks.1.attn": 3.0, "attn": 4.0}
-    assert stage_means(values) == {"attn": 4.0, "stage1": 2.0}
 
 
 @pytest.mark.parametrize("kind", ["soft", "soft_norm"])

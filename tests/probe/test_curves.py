@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from soft_vit.probe.curves import plot_curves, read_run
+from soft_vit.probe.curves import read_run
 
 
 def train_line(step: int, loss: float, **more) -> dict:
@@ -83,17 +82,3 @@ def test_other_files_are_refused(tmp_path):
         write_log(tmp_path / str(number), "1", [], content)
         with pytest.raises(ValueError, match=f"line {number}" if number else "empty"):
             read_run(tmp_path / str(number))
-
-
-def test_picture(tmp_path):
-    write_log(tmp_path / "a", "1", [train_line(step, 9 - step / 10, grad_norm=10.0**step) for step in range(1, 40)])
-    write_log(tmp_path / "b", "1", [train_line(3, 8.0), val_line(1, 40.0), train_line(13, math.inf)])
-    runs = {name: read_run(tmp_path / name) for name in "ab"}
-    plot_curves(runs, tmp_path / "curves.png", ("loss", "accuracy/top1"))
-    pixels = np.asarray(Image.open(tmp_path / "curves.png").convert("RGB"))
-    # Two panels, in matplotlib's first two colours: both runs are in the picture.
-    assert pixels.shape[:2] == (540 + 60, 900 * 2)
-    for colour in ((31, 119, 180), (255, 127, 14)):
-        assert (np.abs(pixels.astype(int) - colour).max(axis=2) < 3).sum() > 50
-    with pytest.raises(ValueError, match=r"'x'.* accuracy/top1, grad_norm, loss"):
-        plot_curves(runs, tmp_path / "other.png", ["x"])

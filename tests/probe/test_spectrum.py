@@ -1,13 +1,11 @@
 """Spectra that are known beforehand, and those of a model."""
 
-import csv
-
 import numpy as np
 import pytest
 import timm
 import torch
 
-from soft_vit.probe.spectrum import Spectrum, cumulative_singular_values, measure_spectrum, plot_spectrum, spectrum_csv
+from soft_vit.probe.spectrum import cumulative_singular_values, measure_spectrum
 
 # Float32 singular values of matrices with at most 64 rows, relative to the largest: 64 roundings of 1.2e-7.
 TOLERANCE = 1e-5
@@ -52,21 +50,3 @@ def test_spectrum_of_a_model_is_the_mean_over_images():
         np.testing.assert_allclose(both.cumulative, (first.cumulative + second.cumulative) / 2, atol=TOLERANCE)
         assert (np.diff(both.cumulative) >= 0).all()
     assert not any("attend" in vars(module) for module in model.modules())
-
-
-def test_csv_and_picture_hold_every_curve(tmp_path):
-    """Two stages, two layers in the second, the first with fewer heads."""
-    spectra = []
-    for stage, layer, heads, count in ((1, 1, 1, 300), (2, 1, 3, 5), (2, 2, 3, 5)):
-        values = np.exp(-np.arange(count) / count * np.arange(1, heads + 1)[:, None])
-        spectra.append(Spectrum(stage, layer, "soft", values.cumsum(1) / values.sum(1, keepdims=True)))
-    rows = list(csv.DictReader(spectrum_csv(spectra).splitlines()))
-    for spectrum in spectra:
-        for head, curve in enumerate(spectrum.cumulative, 1):
-            place = dict(stage=str(spectrum.stage), layer=str(spectrum.layer), head=str(head), tokens=str(len(curve)))
-            found = {int(row["index"]): float(row["cumulative"]) for row in rows if place.items() <= row.items()}
-            assert [min(found), max(found)] == [1, len(curve)]
-            assert min(len(curve), 40) <= len(found) <= 64
-            np.testing.assert_allclose([curve[index - 1] for index in found], list(found.values()), atol=1e-6)
-    plot_spectrum(spectra, tmp_path / "spectrum.png", "title")
-    assert (tmp_path / "spectrum.png").read_bytes().startswith(b"\x89PNG")

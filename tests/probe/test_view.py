@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from soft_vit.probe.matrix import watch_attention
-from soft_vit.probe.view import OPACITY, attention_row, draw_weights, plot_attention_row, plot_attention_rows
+from soft_vit.probe.view import attention_row, plot_attention_row, plot_attention_rows
 
 SIZE = (72, 104)
 GRIDS = [(18, 26), (9, 13), (5, 7), (3, 4)]
@@ -48,19 +48,6 @@ def test_keys_on_a_grid_of_their_own(options, grid):
 def test_mistakes(arguments, value):
     with pytest.raises(ValueError, match=f"got {value}"):
         attention_row(model_of("soft"), IMAGE, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("lowest", "top", "zero"), [(0, (252, 255, 164), (0, 0, 0)), (-1, (103, 0, 31), (247, 247, 246))]
-)
-def test_colours_of_weights(lowest, top, zero):
-    """A weight of 1 among zeros, on a black image; the token is at the lower left."""
-    weights = np.zeros((3, 4), dtype=np.float32)
-    weights[:2, 3] = 1, lowest
-    pixels = np.asarray(draw_weights(weights, Image.new("RGB", (80, 60)), (2, 0), (3, 4)))
-    for color, place in ((top, np.s_[:20, 60:]), (zero, np.s_[:39, :60]), (zero, np.s_[42:58, 2:18])):
-        np.testing.assert_allclose(pixels[place], np.full_like(pixels[place], OPACITY * np.array(color)), atol=2)
-    np.testing.assert_array_equal(pixels[40, :20], [(0, 255, 0)] * 20)
 
 
 def test_pictures(tmp_path):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from documents import ROOT, run_tool
 
-from studies.__main__ import MODULES, main
 from studies.claims import CLAIMS, learning, load_entries
 from studies.gym import TASKS
 from studies.gym.training import GymModel, Run
@@ -54,11 +53,3 @@ def test_tool_adds_to_what_is_there(tmp_path, capsys):
     capsys.readouterr()
     run_tool(command, ["--table"])
     assert capsys.readouterr().out.count("\n| ") == 3
-
-
-def test_list_of_studies(capsys):
-    main(["--help"])
-    listed = capsys.readouterr().out
-    assert all(f"\n{name} " in listed for name in MODULES)
-    with pytest.raises(SystemExit, match="nothing"):
-        main(["nothing"])

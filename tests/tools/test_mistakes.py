@@ -11,12 +11,10 @@ SHAPES, TINY = "{configs}/demo/soft_pico_shapes.py", "{configs}/soft_tiny.py"
 CASES = {
     "app": [("--model soft_tiny", "together"), ("--model soft_tiny --checkpoint missing.pth", "missing.pth")],
     "attention_health": [
-        ("--model soft_pico --num-matrices 0", "got 0"),
         ("--model soft_pico --data missing", "missing"),
         ("--model soft_pico --out file/table.md", "table.md"),
     ],
     "attention_spectrum": [
-        ("--model soft_pico --img-size 20", "20 x 20"),
         ("--model soft_norm_pico", "soft_norm_pico"),
         ("--model soft_pico --out file/out", "out.png"),
     ],
@@ -35,7 +33,6 @@ CASES = {
     "publish_checkpoint": [(f"none.pth {PUBLISH}", "none.pth"), (f"file {PUBLISH} --metric x", "NAME=VALUE")],
     "studies attentions": [(f"{SHAPES} sofd --work-dir .", "sofd"), (f"{SHAPES} soft --out file/a", "a.md")],
     "studies gym": [
-        ("--kinds sofd", "sofd"),
         ("--tasks mirror recall --num-tokens 16 25", "got 25"),
         ("--no-train --out file/gym", "file/gym"),
     ],
@@ -45,7 +42,6 @@ CASES = {
         ("none.pth", "none.pth"),
         ("", "CHECKPOINT and --model NAME"),
         (TINY, "the config"),
-        (f"{TINY} none.pth --model soft_pico", "not both"),
     ],
     "train": [
         ("none.py", "none.py"),
@@ -58,7 +54,6 @@ CASES = {
     "visualize_attention": [
         ("file --model soft_pico", "file cannot be read"),
         ("photo.png --model soft_pico --stage 5", "got 5"),
-        ("photo.png --model soft_pico --device gpu", "gpu"),
     ],
 }
 

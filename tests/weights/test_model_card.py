@@ -1,14 +1,11 @@
 """The model card: its header, its facts, its snippet and its papers."""
 
 import numpy as np
-import pytest
 import torch
 import yaml
 from PIL import Image
 
 from soft_vit.data import draw_shape
-from soft_vit.weights import Entry
-from soft_vit.weights.model_card import model_card
 
 
 def test_card(published):
@@ -34,19 +31,3 @@ def test_snippet_of_the_card_gives_the_model(published, assert_published, monkey
     # The whole image, with values from -2 to 2.
     image = (torch.from_numpy(np.array(shape)).permute(2, 0, 1) - 127.5) / 64
     torch.testing.assert_close(names["transform"](shape), image)
-
-
-@pytest.mark.parametrize(
-    ("model", "papers"),
-    [
-        ("soft_norm_pico", ["abs/2110.11945", "abs/2207.03341"]),
-        ("softmax_vit_tiny_patch16", []),
-    ],
-)
-def test_papers_of_the_card(model, papers):
-    cfg = {"input_size": (3, 64, 64), "num_classes": 2}
-    card = model_card(Entry(model, "mine", "a.pth", cfg=cfg), parameters=1, training=[], arguments={})
-    shown = card.partition("## Papers")[2]
-    assert all(paper in shown for paper in papers)
-    assert shown.count("https") == len(papers)
-    assert f"`{model}` of soft_vit, a vision transformer" in card

@@ -4,7 +4,6 @@ import math
 import sys
 import types
 from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,17 +65,6 @@ def test_strange_notes_are_left_out(strange, kept):
 @pytest.mark.parametrize("size", [None, 0, 10**9, "64", [64], [64, 64, 64], [64, "a"], True])
 def test_a_strange_size(size):
     assert Notes("soft_pico", {"img_size": size}).img_size() is None
-
-
-@pytest.mark.parametrize("name", ["a.pth", "a.safetensors"])
-def test_an_unreadable_file_is_a_permission_error(tmp_path, monkeypatch, name):
-    def refuse(path, *args):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    (tmp_path / name).touch()
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(PermissionError):
-        read_checkpoint_file(tmp_path / name)
 
 
 def test_a_yacs_config_is_read_as_plain_values(tmp_path, monkeypatch):

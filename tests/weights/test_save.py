@@ -67,9 +67,7 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
     ("options", "message"),
     [
         ({"target": "out.pth", "layout": "safetensors"}, r"\.safetensors .*out\.pth"),
-        ({"target": "out.safetensors", "layout": "timm"}, r"\.pth .*out\.safetensors"),
         ({"target": "resnet.pth"}, "exists already"),
-        ({"layout": "relased"}, "relased"),
         ({"model": "soft_tiny"}, "must be soft_pico, .*, got soft_tiny"),
         ({"source": "bare.pth"}, "--model.*check_checkpoint"),
         ({"source": "bare.pth", "model": "soft_tiny"}, "do not fit soft_tiny"),
@@ -77,11 +75,8 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
         ({"source": "averaged.pth", "model": "soft_pico", "weights": "plain"}, "must hold plain weights"),
         ({"source": "resnet.pth", "model": "soft_pico"}, "do not fit soft_pico"),
         ({"source": "infinite.pth", "model": "soft_pico"}, "not finite"),
-        ({"source": "detector.pth"}, "got a detector or segmentor"),
         ({"source": "detector.pth", "model": "soft_pico"}, "got a detector or segmentor"),
         ({"source": "empty.pth", "model": "soft_pico"}, r"empty\.pth must hold a state dict"),
-        ({"source": "nothing.pth", "model": "soft_pico"}, r"nothing\.pth must hold a state dict"),
-        ({"source": "numbered.pth", "model": "soft_pico"}, r"numbered\.pth must hold a state dict"),
         ({"source": "integers.pth", "model": "soft_pico"}, f"{FC} in torch.int8"),
         ({"source": "sparse.pth", "model": "soft_pico"}, f"{FC} in torch.float32"),
         ({"source": "number.pth", "model": "soft_pico"}, r"head.weight with \(\)"),
@@ -91,8 +86,6 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
 def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {}}, "empty.pth")
-    torch.save({}, "nothing.pth")
-    torch.save({0: torch.zeros(3)}, "numbered.pth")
     torch.save({**averaged, "head.weight": torch.tensor(1.0)}, "number.pth")
     torch.save({**averaged, FC: averaged[FC].to(torch.int8)}, "integers.pth")
     torch.save({**averaged, FC: averaged[FC].to_sparse()}, "sparse.pth")

@@ -51,24 +51,6 @@ def test_every_kind_beside_softmax_and_what_a_stopped_run_lacks(monkeypatch):
         assert row.note == ("unstable" if row.seconds_upper - row.seconds_lower > 0.1 * row.seconds else "")
 
 
-def test_skipped_kinds_say_why(monkeypatch):
-    def build(kind, side, head_dim, device="cpu"):
-        if kind == "hydra":
-            raise RuntimeError("no such map\nat all")
-        return build_attention(kind, side, head_dim, device)
-
-    monkeypatch.setattr(module, "build_attention", build)
-    for name, value in {"MODES": ("inference",), "MAX_SECONDS": 1e-9, "MAX_MEGABYTES": 0.2}.items():
-        monkeypatch.setattr(module, name, value)
-    rows = last(kinds=["gaussian", "hydra", "linear"], tokens=(49, 64, 100), seconds=0.0)
-    notes = {(row.kind, row.tokens): row.note for row in rows}
-    assert notes["hydra", 49] == "RuntimeError: no such map"
-    assert "MB counted, more than 0" in notes["gaussian", 100]
-    # Two points tell how a kind grows; softmax is always measured.
-    assert "s expected, more than 1e-09" in notes["linear", 100]
-    assert all(row.seconds for row in rows if row.kind == "softmax")
-
-
 def training_bytes(kind: str, side: int) -> int:
     step = partial(training_step, feat_size=(side, side))
     return step_memory(partial(build_attention, kind, side, 32), (1, side**2, 64), "cpu", step)

@@ -58,19 +58,3 @@ def test_models_beside_each_other_and_those_that_fail(monkeypatch):
     *_, more = measure_cases(names, rows, sizes=[(64, 64)], forms=["eager"], batches=[1, "auto"])
     assert asked == [(names, "auto", (64, 64), mode) for mode in MODES]
     assert [row.batch_size for row in more[len(rows) :]] == [8] * 4
-
-
-def test_failures_stay_in_their_row(monkeypatch):
-    """A model that fails in training alone has an inference, and what failed is not tried again."""
-
-    def steps(name, *args, modes):
-        if modes == ("training",):
-            raise RuntimeError("no training here")
-
-    monkeypatch.setattr(models, "try_steps", steps)
-    monkeypatch.setattr(models, "measure_models", lambda names, *, modes, **_: [Timing(names[0], *modes, 8, [2.0] * 3)])
-    cases = dict(sizes=[(64, 64)], forms=["eager"], batches=["auto"])
-    *_, rows = measure_cases(["soft_pico"], [], **cases)
-    assert [(row.samples_per_sec, row.note) for row in rows] == [(4.0, ""), (None, "RuntimeError: no training here")]
-    *_, again = measure_cases(["soft_pico"], rows, **cases)
-    assert again == rows

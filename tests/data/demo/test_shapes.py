@@ -22,14 +22,6 @@ def test_sample_is_consistent(size):
         assert 0.01 < (x1 - x0) * (y1 - y0) / (width * height) < 0.9
 
 
-def test_same_scene_at_every_size():
-    for index in range(10):
-        small, large = draw_shape(1, index, 64), draw_shape(1, index, 128)
-        assert np.abs(large.box / 2 - small.box).max() <= 1
-        pooled = large.image.reshape(64, 2, 64, 2, 3).mean(axis=(1, 3))
-        assert np.abs(pooled - small.image).mean() < 10
-
-
 def test_splits_and_seeds_share_no_image():
     samples = [sample for split in SPLITS for seed in (0, 1) for sample in ShapeImages(20, split, seed, 32)]
     assert len({sample.image.tobytes() for sample in samples}) == 20 * 3 * 2

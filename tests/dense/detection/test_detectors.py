@@ -101,13 +101,6 @@ def test_labels_count_from_zero_inside_and_outside(small_detector):
     assert detector._target(sample)["labels"].tolist() == [9 if retinanet else 10]
 
 
-def test_tensor_mode_gives_the_maps_of_the_pyramid(small_detector):
-    detector = small_detector().eval()
-    first = 8 if isinstance(detector, TorchvisionRetinaNet) else 4
-    maps = detector(batch(1, sizes=[(96, 96)])["inputs"])
-    assert [value.shape[-1] for value in maps] == [-(-96 // (first << level)) for level in range(5)]
-
-
 def test_images_are_padded_to_the_size_of_a_backbone_that_knows_one(small_detector):
     swin = {"model_name": "swin_tiny_patch4_window7_224", "img_size": 96, "depths": (1, 1, 1, 1), "embed_dim": 24}
     detector = small_detector({"max_bottleneck": None, **swin}, size_divisible=96, max_size=96)

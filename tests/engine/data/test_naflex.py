@@ -1,23 +1,13 @@
 """Batches of images of many shapes, and a run on them."""
 
-import numpy as np
 from engine.runs import CONFIGS, assert_same_state
 
-from soft_vit.data.demo.ovals import draw_oval
 from soft_vit.engine import train
 from soft_vit.engine.data.naflex import NaFlexDataset, TokenBudgetSampler, collate_patches
 from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.resume.position import PositionSampler
 
 SHAPES = dict(type="OvalsDataset", length=31)
-
-
-def test_a_square_loses_what_tells_classes_apart():
-    circle, wide = (draw_oval(1, index) for index in (0, 1))
-    assert circle.dtype == np.uint8
-    assert 1 / 3.3 < circle.shape[0] / circle.shape[1] < 3.3
-    assert circle.shape != wide.shape
-    assert np.array_equal(draw_oval(1, 0), circle)
 
 
 def test_images_keep_their_aspect_ratio():

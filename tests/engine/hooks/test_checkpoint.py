@@ -8,22 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.fileio import get_file_backend
 from mmengine.logging import MessageHub
-from mmengine.runner import save_checkpoint
 
-from soft_vit.engine import AtomicBackend, SafeCheckpointHook
+from soft_vit.engine import SafeCheckpointHook
 from soft_vit.engine.resume.read import find_newest_checkpoint
-
-
-def test_mmengine_writes_whole_checkpoints(tmp_path, monkeypatch):
-    backend = {"backend": "soft_vit.atomic"}
-    assert isinstance(get_file_backend(str(tmp_path), backend_args=backend), AtomicBackend)
-    replaced = []
-    replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda a, b: (replaced.append(os.path.basename(b)), replace(a, b)))
-    save_checkpoint({"state_dict": {}}, str(tmp_path / "x.pth"), backend_args=backend)
-    assert replaced == ["x.pth"]
 
 
 def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):

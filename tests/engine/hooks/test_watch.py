@@ -4,15 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import timm
 import torch
 from engine.runs import DEMO, assert_same_state, scalars, tiny
-from mmpretrain.structures import DataSample
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from soft_vit.data import CLASSES
 from soft_vit.engine import WatchHook, train
 from soft_vit.engine.hooks import watch
 
@@ -70,27 +67,3 @@ def test_dead_attentions_are_named(attention, dead):
     assert runner.logger.warning.called == dead
     if dead:
         assert "stages.2.blocks.0.attn" in runner.logger.warning.call_args.args[0]
-
-
-@pytest.mark.parametrize(
-    ("score", "names", "text"),
-    [
-        (None, CLASSES, "star 1.00"),
-        (None, None, "3 1.00"),
-        ([0.31, 0.0, 0.0, 0.69], CLASSES, "star 0.69 + circle 0.31"),
-        ([0.2, 0.3, 0.5, 0.0], None, "2 0.50 + 1 0.30"),
-    ],
-)
-def test_picture_shows_pixels_and_labels(score, names, text, monkeypatch):
-    sample = DataSample().set_gt_label(3)
-    if score is not None:
-        sample.set_gt_score(torch.tensor(score))
-    mean, std = torch.tensor([9.0, 50, 99])[:, None, None], torch.tensor(17.0)
-    pixels = torch.randint(256, (4, 3, 40, 120))
-    shown = []
-    monkeypatch.setattr(watch, "picture_grid", lambda *given: shown.extend(given))
-    runner = Mock(model=SimpleNamespace(data_preprocessor=SimpleNamespace(mean=mean, std=std)), iter=0)
-    runner.train_dataloader.dataset.metainfo = {"classes": names}
-    WatchHook()._draw(runner, (pixels - mean) / std, [sample] * 4)
-    assert (np.stack(shown[0]) == pixels.permute(0, 2, 3, 1).numpy()).all()
-    assert shown[1] == [text] * 4

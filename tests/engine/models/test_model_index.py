@@ -1,10 +1,8 @@
 """mmpretrain finds the recorded weights by name."""
 
 import mmpretrain
-import pytest
 import timm
 from engine.runs import assert_same
-from mmpretrain.apis.model import ModelHub
 from PIL import Image
 
 from soft_vit.engine.models import model_index
@@ -26,15 +24,3 @@ def test_inferencers_show_the_model_rgb(tmp_path):
     inferencer = mmpretrain.ImageClassificationInferencer(mmpretrain.get_model("soft_tiny.fudan_in1k"))
     (batch,) = inferencer.preprocess([str(tmp_path / "orange.png")])
     assert batch["inputs"][0, :, 9, 9].tolist() == [255, 128, 0]
-
-
-@pytest.mark.parametrize("theirs", [False, True])
-def test_metafile_that_is_missing_or_of_another_project(tmp_path, monkeypatch, theirs):
-    """Of a package that is copied without its files."""
-    monkeypatch.setattr(model_index, "RESOURCES", tmp_path)
-    monkeypatch.setattr(ModelHub, "_models_dict", {})
-    if theirs:
-        monkeypatch.setattr(model_index, "ENTRIES", {})
-        (tmp_path / "model-index.yml").write_text("Models:\n- Name: theirs\n  Config: theirs.py\n")
-    model_index.register_models()
-    assert not ModelHub._models_dict

@@ -128,13 +128,6 @@ def test_everything_that_mmengine_writes(tmp_path):
     torch.testing.assert_close(loaded["state_dict"], checkpoint["state_dict"])
 
 
-def test_what_is_no_checkpoint(tmp_path):
-    """Other cases: tests/models/test_checkpoint.py."""
-    torch.save([1, 2], tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="list"):
-        load_checkpoint_file(tmp_path / "x.pth")
-
-
 @pytest.mark.parametrize("address", ["none.pth", "torchvision://resnet18", "s3://b/k.pth", "openmmlab://x"])
 def test_sources_that_are_refused(address):
     with pytest.raises((ValueError, FileNotFoundError), match=address):

@@ -92,12 +92,6 @@ def test_transforms_of_functions():
     torch.testing.assert_close(each, attn(x.detach(), (6, 9)))
 
 
-def test_layers_without_bias():
-    attn, x = small_attention()
-    attn.proj = nn.Linear(16, 16, bias=False).double()
-    assert attn(x, (6, 9)).isfinite().all()
-
-
 class Doubled(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)

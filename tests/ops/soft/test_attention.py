@@ -179,11 +179,9 @@ def test_inside_is_single_precision_under_autocast(variant):
     ("name", "value"),
     [
         ("inverse", "lu"),
-        ("newton_start", "zero"),
         ("newton_gradient", "none"),
         ("newton_iters", -1),
         ("ridge", 0.0),
-        ("ridge", -0.5),
     ],
 )
 def test_unknown_options(name, value):

@@ -10,9 +10,8 @@ import torch
 
 from studies.gym import TASKS
 from studies.gym.command import write_report
-from studies.gym.report import Score, names, scores_table
-from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study, parse_kind
-from studies.gym.training import Result, Run, make_model, sincos_positions, train
+from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study
+from studies.gym.training import Result, Run, make_model, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
 
@@ -59,19 +58,6 @@ def test_models_answer_at_every_token(model, attention):
             make_model(TASKS["listops"](32), tiny_run(task="listops", model="pyramid"))
 
 
-def test_positions_differ():
-    for feat_size, dim in (((5, 7), 16), ((9,), 8)):
-        table = sincos_positions(feat_size, dim)[0]
-        assert table.shape == (torch.Size(feat_size).numel(), dim)
-        assert torch.cdist(table, table).add(10 * torch.eye(len(table))).min() > 0.1
-
-
-def test_kinds_as_text():
-    kind = "soft", {"sampling": "avg", "ridge": 0.1}
-    assert parse_kind("soft:sampling=avg,ridge=0.1") == kind
-    assert parse_kind(Cell("rank", kind[0], attention_options=kind[1]).kind) == kind
-
-
 @pytest.mark.slow
 def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):
     study = Study(tmp_path, [Cell("recall", "none", task_options=TINY)], seeds=1)
@@ -111,13 +97,3 @@ def test_study(tmp_path, monkeypatch):
     changed.write_text(changed.read_text().replace('"steps": 1', '"steps": 2'))
     with pytest.raises(ValueError, match=changed.name):
         study.train(progress=False)
-
-
-def test_a_significant_lead_is_bold_and_kinds_are_in_order_of_the_tasks_that_all_have():
-    found = {("a", "x"): Score(0.9, 0.01, 3), ("a", "y"): Score(0.8, 0.01, 3)}
-    found |= {("b", "x"): Score(0.5, 0.1, 3), ("b", "y"): Score(0.51, 0.1, 3), ("c", "y"): Score(1, 0, 3)}
-    assert names(found) == (["a", "b", "c"], ["x", "y"])
-    assert [line.split(" | ")[1:] for line in scores_table(found).splitlines()[2:]] == [
-        ["**90.0 ± 1.0**", "50.0 ± 10.0", "", "70.0 |"],
-        ["80.0 ± 1.0", "51.0 ± 10.0", "100.0 ± 0.0", "65.5 |"],
-    ]

@@ -204,15 +204,6 @@ def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
     assert not is_reached or accuracy > ceiling - 6 * error
 
 
-def test_a_column_of_far_pair_tells_nothing():
-    """Not even the whole column with the position of a token: the answer depends on the other column."""
-    task = TASKS["far_pair"](9, 2)
-    inputs, labels = task.sample(np.random.default_rng(5), 4000)
-    columns = Batch(inputs.reshape(-1, 3, 3, 64)[:, :, 0].reshape(-1, 1, 192).repeat(3, 1), labels[:, ::3])
-    accuracy, error = accuracy_by_table(task, columns, lambda column, place: (column.tobytes(), place))
-    assert abs(accuracy - 0.5) < 6 * error
-
-
 def test_ceiling_of_rank_is_the_integral():
     """It is over the number of a token and the mean of its example, given which the other numbers are independent."""
     N, spread = 9, 1.5
@@ -255,23 +246,3 @@ def test_digits_keep_images_for_tests():
     assert (np.bincount(known[::5], minlength=10) == 100).all(), "chance is 10 %"
     others = TASKS["recall"]()
     assert others.held_out() is others
-
-
-@pytest.mark.parametrize(
-    ("name", "num_tokens", "difficulties"),
-    [
-        ("recall", 50, [0, 33, 2.5]),
-        ("far_pair", 4, [1, 2.5]),
-        ("pathfinder", 49, [1, 2.5, 5]),
-        ("mirror", 49, [1, 2.5]),
-        ("rank", 50, [0.0]),
-        ("maze", 9, [0.7]),
-        ("listops", 7, [0, 1.5]),
-        ("digits", 64, [2]),
-    ],
-)
-def test_options_out_of_range(name, num_tokens, difficulties):
-    for options in ({"num_tokens": num_tokens}, *({"difficulty": value} for value in difficulties)):
-        ((option, value),) = options.items()
-        with pytest.raises(ValueError, match=f"^{option} .*got {value}"):
-            TASKS[name](**options)
