@@ -26,7 +26,7 @@ from released import released_state_dict
 from soft_vit.data import draw_shape
 from soft_vit.engine.config import resolve
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models import PYRAMID_SIZES, PyramidViT
+from soft_vit.models import PYRAMID_SIZES, PyramidViT, identify
 from soft_vit.weights import load_index
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -158,6 +158,8 @@ def desk(the_desk, monkeypatch) -> Desk:
     """Return the desk as working folder, without a display."""
     monkeypatch.chdir(the_desk.folder)
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(the_desk.folder))
+    # A file is compared with two models of other families instead of all.
+    monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny"])
     matplotlib.use("Agg")
     return the_desk
 
@@ -197,9 +199,13 @@ SNIPPETS = {
     if page.stem != "CONTRIBUTING"
     for index, snippet in enumerate(blocks(page.read_text(), "python"))
 }
+# Pages whose snippets take half of the time; tests/dense, tests/probe and tests/weights call the same functions.
+SLOW = ("dense-", "weights-", "when_something_looks_wrong-")
 
 
-@pytest.mark.parametrize("name", SNIPPETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(SLOW)) for name in SNIPPETS]
+)
 def test_snippet(desk, name):
     code = SNIPPETS[name]
     if code.startswith("_base_"):
@@ -228,7 +234,9 @@ def test_call(desk, call):
     desk.make_what_is_used_in(call)
     for name, model in (("SOFT_Tiny_cuda", "soft_tiny.fudan_cuda_in1k"), ("SOFT_Small_norm", "soft_small")):
         if f'"{model}"' in call:
-            torch.save(timm.create_model(model.split(".")[0]).state_dict(), desk.folder / f"{name}.pth")
+            shapes = timm.create_model(model.split(".")[0], device="meta").state_dict()
+            zeros = {key: torch.zeros((), dtype=value.dtype).expand(value.shape) for key, value in shapes.items()}
+            torch.save(zeros, desk.folder / f"{name}.pth")
     assert isinstance(eval(call, {"timm": timm}), torch.nn.Module)
 
 

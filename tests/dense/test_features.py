@@ -41,8 +41,9 @@ def test_maps_come_in_the_order_of_the_stages():
 STAGES = [("soft_pico", "stages.{}.blocks", 0), ("resnet18", "layer{}.", 1), ("convnext_atto", "stages_{}.", 0)]
 
 
-@pytest.mark.parametrize(("name", "stage", "first"), STAGES)
-@pytest.mark.parametrize("frozen", [-1, 0, 2])
+@pytest.mark.parametrize(
+    ("name", "stage", "first", "frozen"), [(*STAGES[0], -1), (*STAGES[0], 2), (*STAGES[1], 2), (*STAGES[2], 0)]
+)
 def test_frozen_stages_stay_out_of_training(name, stage, first, frozen):
     features = TimmFeatures(name, frozen_stages=frozen, norm_eval=True).train()
     parameters = dict(features.body.named_parameters())
@@ -53,7 +54,7 @@ def test_frozen_stages_stay_out_of_training(name, stage, first, frozen):
     assert not any(m.training for m in features.modules() if isinstance(m, torch.nn.BatchNorm2d))
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "convnext_atto", "resnet18"])
+@pytest.mark.parametrize("name", ["soft_pico", "convnext_atto"])
 def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
     classifier = timm.create_model(name, num_classes=7).eval()
     path = tmp_path / "classifier.pth"

@@ -1,4 +1,4 @@
-"""Training in processes of its own that may die, forked from one that has imported everything once."""
+"""Training in processes of its own that may die, forked from one that has imported everything."""
 
 import multiprocessing
 import os
@@ -18,12 +18,13 @@ ROOT = Path(__file__).parents[2]
 CONFIG = str(Path(__file__).with_name("long_run.py"))
 TRAIN = str(ROOT / "tools" / "train.py")
 
-# Read when torch is first imported, by the process that others are forked from: results are equal bit for bit on one
-# thread of a CPU.
+# Read when torch is first imported: results are equal bit for bit on one thread of a CPU.
 ONE_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["soft_vit.engine", "matplotlib.pyplot"])
+# The test itself has imported everything. Where it may have used a GPU, no process that is forked from it can.
+_context = multiprocessing.get_context("forkserver" if torch.cuda.is_available() else "fork")
+if torch.cuda.is_available():
+    _context.set_forkserver_preload(["soft_vit.engine", "matplotlib.pyplot"])
 
 
 def _train(arguments: Sequence[str], environment: dict[str, str], log: str, preparation: Callable | None) -> None:

@@ -1,7 +1,7 @@
 """A run that is stopped in any way and resumed ends as if nothing had happened to it, bit for bit.
 
-So does one of two processes over gloo, which train as one with twice the batch. All runs are forked from one process
-for this file, which has imported everything once.
+So does one of two processes over gloo, which train as one with twice the batch. All runs are forked from a process that
+has imported everything.
 """
 
 import signal

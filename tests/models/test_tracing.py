@@ -11,7 +11,7 @@ from soft_vit.models.pyramid import PyramidViT
 
 # A name, and what makes the model small.
 MODELS: dict[str, tuple[str, dict]] = {
-    **{name: (name, SHALLOW) for name in ("soft_pico", "soft_plus_pico", "local_pyramid_pico")},
+    **{name: (name, SHALLOW) for name in ("soft_pico", "local_pyramid_pico")},
     "reversible": ("soft_pico", {"reversible": True}),
     **{family: row for family, row in SMALL.items() if family not in ("flatten_pvt", "flatten_swin", "mavit")},
     "performer_vit": ("performer_vit_tiny_patch16", {"depth": 1, "img_size": 64}),

@@ -39,7 +39,9 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "soft_pico")) for name in KNOWN]
+)
 def test_known_models(name: str) -> None:
     softmax, slopes = KNOWN[name]
     options = {"depth": 1} if len(softmax) == 1 else TWO_STAGES

@@ -5,6 +5,7 @@ import re
 import pytest
 
 
+@pytest.mark.slow
 def test_text_agrees_with_its_figures(tool, tmp_path, capsys):
     tool("tutorial")(["--out", str(tmp_path), "--steps", "4"])
     text = capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Conversion between all layouts, bit for bit, and refused files."""
 
 import io
+from pathlib import Path
 
 import pytest
 import timm
@@ -63,6 +64,26 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
     assert any("newton_iters=12" in sentence for sentence in sentences) != kept
 
 
+@pytest.fixture(scope="module")
+def refused_files(averaged, tmp_path_factory) -> Path:
+    """Return a folder with files that are refused, and one of bare weights; tests must not change it."""
+    folder = tmp_path_factory.mktemp("refused")
+    contents = {
+        "empty": {"state_dict": {}},
+        "number": {**averaged, "head.weight": torch.tensor(1.0)},
+        "integers": {**averaged, FC: averaged[FC].to(torch.int8)},
+        "sparse": {**averaged, FC: averaged[FC].to_sparse()},
+        "resnet": {"conv1.weight": torch.zeros(3)},
+        "bare": averaged,
+        "averaged": {"state_dict_ema": averaged},
+        "detector": {"state_dict": {f"detector.backbone.body.{name}": x for name, x in averaged.items()}},
+        "infinite": {**averaged, "head.bias": torch.full((10,), float("nan"))},
+    }
+    for name, content in contents.items():
+        torch.save(content, folder / f"{name}.pth")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -83,23 +104,14 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
     ],
     ids=str,
 )
-def test_mistakes(options, message, checkpoint, averaged, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save({"state_dict": {}}, "empty.pth")
-    torch.save({**averaged, "head.weight": torch.tensor(1.0)}, "number.pth")
-    torch.save({**averaged, FC: averaged[FC].to(torch.int8)}, "integers.pth")
-    torch.save({**averaged, FC: averaged[FC].to_sparse()}, "sparse.pth")
-    torch.save({"conv1.weight": torch.zeros(3)}, "resnet.pth")
-    torch.save(averaged, "bare.pth")
-    torch.save({"state_dict_ema": averaged}, "averaged.pth")
-    torch.save({"state_dict": {f"detector.backbone.body.{name}": x for name, x in averaged.items()}}, "detector.pth")
-    torch.save({**averaged, "head.bias": torch.full((10,), float("nan"))}, "infinite.pth")
-    before = sorted(tmp_path.iterdir())
+def test_mistakes(options, message, checkpoint, refused_files, monkeypatch):
+    monkeypatch.chdir(refused_files)
+    before = sorted(refused_files.iterdir())
     arguments = {"source": checkpoint, "target": "out.pth", "layout": "timm", **options}
     with pytest.raises(ValueError, match=message) as refused:
         convert(**arguments)
     assert "\n" not in str(refused.value)
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(refused_files.iterdir()) == before
 
 
 def test_an_attention_without_released_names(tmp_path):

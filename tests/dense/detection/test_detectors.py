@@ -44,7 +44,7 @@ def batch(*objects, sizes=None):
     return {"inputs": inputs, "data_samples": samples}
 
 
-@pytest.mark.parametrize("objects", [(2, 1), (0, 3), (0, 0)])
+@pytest.mark.parametrize("objects", [(0, 3), (0, 0)])
 def test_losses_are_float32_under_autocast_and_every_parameter_has_a_gradient(small_detector, objects):
     """Also of a batch without objects, or DistributedDataParallel would stop."""
     detector = small_detector().train()
