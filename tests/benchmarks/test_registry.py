@@ -9,7 +9,6 @@ from benchmarks.naive import naive_formulation, naive_soft_attention
 from benchmarks.registry import SMALLEST, ZOO, create_variant
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import soft_attention_reference
-from soft_vit.ops.layout import Layout
 
 
 @pytest.mark.parametrize(
@@ -20,16 +19,6 @@ def test_every_attention_has_the_backend(name, backend):
     attentions = [module for module in create_variant(name).modules() if isinstance(module, SoftAttention)]
     assert attentions
     assert {attention.backend for attention in attentions} == {backend}
-
-
-def test_capped_attentions_have_as_many_bottleneck_tokens_at_any_size():
-    for name, small, large in (("soft_pico", 49, 225), ("soft_pico+capped", 49, 49)):
-        attention = create_variant(name).stages[0].blocks[0].attn
-        maps = [torch.randn(1, attention.num_heads, side * side, attention.head_dim) for side in (56, 120)]
-        sampled = [
-            attention.sample_bottleneck(q, Layout((side, side))) for q, side in zip(maps, (56, 120), strict=True)
-        ]
-        assert [bottleneck.shape[2] for bottleneck in sampled] == [small, large]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
 
 from soft_vit.probe.matrix import watch_attention
-from soft_vit.probe.view import attention_row, plot_attention_row, plot_attention_rows
+from soft_vit.probe.view import attention_row
 
 SIZE = (72, 104)
 GRIDS = [(18, 26), (9, 13), (5, 7), (3, 4)]
@@ -48,15 +47,3 @@ def test_keys_on_a_grid_of_their_own(options, grid):
 def test_mistakes(arguments, value):
     with pytest.raises(ValueError, match=f"got {value}"):
         attention_row(model_of("soft"), IMAGE, **arguments)
-
-
-def test_pictures(tmp_path):
-    row = attention_row(model_of("soft"), IMAGE, 2)
-    pixels = (255 * IMAGE.permute(1, 2, 0)).byte().numpy()
-    plot_attention_row(row, pixels, tmp_path / "row.png")
-    plot_attention_rows({"before": row, "after": row}, pixels, tmp_path / "rows.png")
-    # An image of 72 x 104, three times. The row has two heads, their mean and the image.
-    for name in ("row.png", "rows.png"):
-        picture = np.asarray(Image.open(tmp_path / name))
-        assert picture.shape == (2 * (216 + 16), 2 * (312 + 2), 3)
-        np.testing.assert_array_equal(picture[1:217:3, 1:313:3], pixels)

@@ -2,14 +2,9 @@
 
 import pytest
 
-from benchmarks.atlas.crossover import crossings, crossover
-from benchmarks.atlas.table import AttentionRow
+from benchmarks.atlas.crossover import crossover
 
 TOKENS = (196, 784, 3136, 12544)
-
-
-def row(kind: str, tokens: int, ratio: float = 1.0, megabytes: float = 1.0, mode: str = "training") -> AttentionRow:
-    return AttentionRow(kind, "N", mode, 32, tokens, 9, ratio, ratio, ratio, ratio, ratio / 2, ratio * 2, megabytes)
 
 
 @pytest.mark.parametrize(
@@ -29,20 +24,3 @@ def row(kind: str, tokens: int, ratio: float = 1.0, megabytes: float = 1.0, mode
 def test_crossover(ratios, place):
     found = crossover(ratios)
     assert found == (place if isinstance(place, str) else pytest.approx(place))
-
-
-def test_crossings_of_a_table():
-    rows = [row("softmax", n, megabytes=n / 100) for n in TOKENS]
-    rows += [row("linear", n, 1000 / n, megabytes=20) for n in reversed(TOKENS)]
-    # Not timed at the largest.
-    rows += [row("gaussian", n, 1.5, megabytes=n) for n in TOKENS[:3]]
-    rows += [AttentionRow("gaussian", "N^2", "training", 32, TOKENS[3], 0, *[None] * 7, note="skipped")]
-    found = crossings(rows, 32)
-    linear = found["linear", "training"]
-    assert (linear.lower, linear.place, linear.upper) == pytest.approx((500, 1000, 2000))
-    assert found["linear", "memory"].place == pytest.approx(2000)
-    gaussian = found["gaussian", "training"]
-    assert (gaussian.place, gaussian.last, gaussian.last_ratio) == ("never", 3136, 1.5)
-    assert found["gaussian", "memory"].last_ratio == pytest.approx(100)
-    assert set(found) == {(kind, what) for kind in ("linear", "gaussian") for what in ("training", "memory")}
-    assert not crossings(rows, 64)

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from soft_vit.dense.segmentation import SegmentationMetric
-from soft_vit.dense.segmentation.metric import class_table
 
 
 def sets_of_pixels(truths, givens, num_classes):
@@ -75,9 +74,3 @@ def test_a_class_beyond_those_of_the_data_is_refused():
     metric = metric_of(2)
     with pytest.raises(ValueError, match="2 as in the data, got class 2"):
         metric.process(None, [sample(np.zeros((3, 3), np.uint8), np.full((3, 3), 2, np.uint8))])
-
-
-def test_the_table_names_each_class():
-    table = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
-    lines = "class IoU Acc ground 75.00 75.00 disc 80.00 100.00 bar - -"
-    assert class_table(table, ["ground", "disc", "bar"]).split() == lines.split()
