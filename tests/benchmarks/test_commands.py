@@ -54,6 +54,7 @@ def test_command(command, tmp_path, capsys):
         assert len(rows) == count
 
 
+@pytest.mark.slow
 def test_the_atlas_continues(tmp_path, monkeypatch):
     modes = iter(("training", "inference"))
 

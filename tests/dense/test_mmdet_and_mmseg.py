@@ -112,7 +112,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("library", ["mmdet", pytest.param("mmseg", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("library", RUNS)
 def test_train_resume_test_and_predict(library, tmp_path):
     options_of, key, (first, last), metrics = RUNS[library]
     config_file, folder, work_dir = CONFIGS / library / SMALL[library], tmp_path / "data", tmp_path / "run"

@@ -27,7 +27,14 @@ def written(path: Path, text: str) -> Path:
 # Files.
 
 
-@pytest.mark.parametrize("path", ALL, ids=lambda path: str(path.relative_to(CONFIGS)))
+# test_zoo_recipes.py resolves those of the zoo.
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=str(path.relative_to(CONFIGS)), marks=[pytest.mark.slow] * (path.parent.name == "zoo"))
+        for path in ALL
+    ],
+)
 def test_every_config_resolves_to_itself(path):
     """What is resolved can be saved, and resolves to the same."""
     pytest.importorskip(path.parent.name if path.parent.name in ("mmdet", "mmseg") else "mmpretrain")

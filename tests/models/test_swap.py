@@ -138,7 +138,6 @@ def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "swaps", "resized"),
     [
-        ("ViT", [("polaformer", {})], False),
         (
             "ViT",
             [("soft", {"blocks": [1], "max_bottleneck": (2, 2), "sr_ratio": 1}), ("local", {"blocks": [-2]})],

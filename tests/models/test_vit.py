@@ -123,9 +123,9 @@ def test_compiled_for_any_size(kind: str) -> None:
         torch.testing.assert_close(compiled(images(*size)), model(images(*size)))
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "local" else pytest.param(kind, marks=pytest.mark.slow) for kind in ATTENTIONS]
-)
+# A quick one is in test_torch_export.py.
+@pytest.mark.slow
+@every_kind
 def test_exported_with_any_batch(kind: str) -> None:
     model = create(kind)
     batch = torch.export.Dim("batch", min=1, max=64)

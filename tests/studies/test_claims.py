@@ -28,6 +28,7 @@ def test_finding_is_reproduced(number):
     assert CLAIMS[number].check().verdict == ENTRIES[number].verdict
 
 
+@pytest.mark.slow
 def test_training_checks_end(monkeypatch):
     """Without training the models, so verdicts mean nothing."""
     monkeypatch.setattr(learning, "accuracy", lambda model, task, run: 0.5)
