@@ -18,7 +18,7 @@ from soft_vit.layers.attention.focused import FlattenAttention
 
 DIM, HEADS = 12, 3
 # Weights that begin at or near zero.
-WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3")
+WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3", "linear.w1", "linear.w2")
 # The focused attention of the released models is in no table.
 CLASSES = {**ATTENTIONS, "flatten": FlattenAttention}
 
@@ -63,7 +63,8 @@ def make(
     for module in attn.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=dim**-0.5)
-            nn.init.normal_(module.bias, std=0.3)
+            if module.bias is not None:
+                nn.init.normal_(module.bias, std=0.3)
     for name, parameter in attn.named_parameters():
         if name in ("positional_encoding", "power", "scale", "offset", "log_bandwidth", *WEIGHTS):
             nn.init.normal_(parameter, std=0.3)
@@ -390,6 +391,23 @@ def mila(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return heads(q_turned) @ heads(k_turned).mT / x.shape[1] / normalizer
 
 
+def vssd_inputs(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> list[Tensor]:
+    """The gate, the values, keys and queries behind their convolution, and the weights of tokens."""
+    inner, state = 2 * DIM, (attn.conv2d.out_channels - 2 * DIM) // 2
+    gate, xbc, dt = attn.in_proj(x).split([inner, inner + 2 * state, HEADS], dim=-1)
+    conv = attn.conv2d
+    middle = conv.weight[:, 0, 1, conv.weight.shape[3] // 2]
+    maps = convolve(xbc[:, prefix:].mT.unflatten(2, feat_size), conv, len(middle))
+    xbc = F.silu(torch.cat([xbc[:, :prefix] * middle + conv.bias, maps.flatten(2).mT], dim=1))
+    weights = (1 + (dt + attn.dt_bias).exp()).log() * attn.A_log.exp()
+    return [gate, *xbc.split([inner, state, state], dim=-1), weights]
+
+
+def vssd(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    _, _, k, q, weights = vssd_inputs(attn, x, prefix, feat_size)
+    return (q @ k.mT)[:, None] * weights.mT[:, :, None]
+
+
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
     q, k = (heads(part / attn.scale.exp().log1p()) for part in encoded(attn, x, prefix))
@@ -433,6 +451,10 @@ def convolved(attn: Any, v: Tensor, x: Tensor, prefix: int, feat_size: Size) -> 
 
 def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """What attn returns for x if its attention is this matrix."""
+    if hasattr(attn, "A_log"):
+        gate, v, *_ = vssd_inputs(attn, x, prefix, feat_size)
+        mixed = (matrix @ heads(v) + attn.D[:, None, None] * heads(v)).transpose(1, 2).flatten(2)
+        return attn.out_proj(attn.norm(mixed) * gate)
     v = values_of(attn, x, prefix, feat_size)
     if matrix.shape[1] == 2 * HEADS:
         halves = v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
@@ -529,6 +551,9 @@ CASES = [
     case("linear", "contract masks maps", key_norm="instance", qk_conv=True),
     case("gaussian", "masks maps", key_norm="instance", qk_conv=True),
     case("soft", "masks", local_kernel=0, sampling="avg", key_norm="instance", qk_conv=True),
+    case("wfm", "contract masks maps", cost="N"),
+    case("vssd", "contract masks maps", vssd, "N"),
+    case("vssd", formula=vssd, d_state=5),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

@@ -56,10 +56,10 @@ def draw(
         value = 1 + 0.25 * np.tanh(z)
     elif name.endswith("bias"):
         value = 0.02 * z
-    elif z.ndim == 1:
-        value = 1 + 0.1 * np.tanh(z)
     elif (drawn := own(name, z)) is not None:
         value = drawn
+    elif z.ndim == 1:
+        value = 1 + 0.1 * np.tanh(z)
     elif z.ndim == 4:
         value = z / np.sqrt(np.prod(shape[1:]))
     elif "pos_embed" in name or "cls_token" in name:

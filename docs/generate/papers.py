@@ -12,6 +12,8 @@ COLLECTIONS = {
     "h_vittt_": ("H-ViT3", "2512.01643", "ViT3: Unlocking Test-Time Training in Vision"),
     "ravlt_": ("RAVLT", "2411.07635", "Breaking the Low-Rank Dilemma of Linear Attention"),
     "mavit_": ("MAViT", "2507.00698", "Rectifying Magnitude Neglect in Linear Attention"),
+    "wfm_": ("WeightFormer", "2605.01711", "Linear-Time Global Visual Modeling without Explicit Attention"),
+    "vssd_": ("VSSD", "2407.18559", "VSSD: Vision Mamba with Non-Causal State Space Duality"),
     # SOFT's pyramid with other attentions.
     "": ("SOFT's pyramid", "2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
 }

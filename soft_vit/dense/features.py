@@ -121,8 +121,9 @@ class TimmFeatures(nn.Module):
 def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:
     """Return timm's indices of the maps with at least this stride."""
     with torch.device("meta"):
-        reductions = timm.create_model(model_name, features_only=True, **kwargs).feature_info.reduction()
-    found = [index for index, reduction in enumerate(reductions) if reduction >= stride]
+        info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
+    reductions = info.reduction()
+    found = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
     if not found:
         raise ValueError(f"a stride must be at least {stride}, got {', '.join(map(str, reductions))}")
     return found

@@ -6,7 +6,7 @@ of the models of other authors. `model_name` returns the name of a pyramid.
 
 from typing import Any
 
-from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3
+from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3, vssd, weightformer
 from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
@@ -18,6 +18,8 @@ from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.models.vssd import *  # noqa: F403 - as above
+from soft_vit.models.weightformer import *  # noqa: F403 - as above
 from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
@@ -29,6 +31,8 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **polaformer.POLAFORMER_MODELS,
     **ravlt.RAVLT_MODELS,
     **vit3.VIT3_MODELS,
+    **vssd.VSSD_MODELS,
+    **weightformer.WEIGHTFORMER_MODELS,
 }
 """Arguments of each named model of other authors."""
 
@@ -48,4 +52,6 @@ __all__ = [
     *ravlt.__all__,
     *vit.__all__,
     *vit3.__all__,
+    *vssd.__all__,
+    *weightformer.__all__,
 ]

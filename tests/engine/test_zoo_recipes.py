@@ -19,12 +19,14 @@ def test_recipe(path):
     batch = 8 * config.train_dataloader.batch_size
     assert config.auto_scale_lr.base_batch_size == batch
     # Models at 384 go on from those at 224.
-    lr = 2e-5 if path.stem.endswith("_384") else 5e-4 * batch / 512
+    low = path.stem in ("vssd_small", "vssd_base")
+    lr = 2e-5 if path.stem.endswith("_384") else (3e-4 if low else 5e-4) * batch / 512
     assert config.optim_wrapper.optimizer.lr == pytest.approx(lr)
     of_ravlt, of_pvt = path.stem.startswith(("ravlt", "mavit")), "_pvt_" in path.stem
     warm_up, cosine = config.param_scheduler
     short = of_ravlt or of_pvt or path.stem.endswith("_384")
-    assert (warm_up.end, warm_up.start_factor) == (5 if short else 20, 2e-3 if of_pvt else 1e-3)
+    first = 2e-3 if of_pvt else 5 / 3 * 1e-3 if low else 1e-3
+    assert (warm_up.end, warm_up.start_factor) == (5 if short else 20, pytest.approx(first))
     lowest = cosine.eta_min if of_ravlt else cosine.eta_min_ratio * lr
     assert lowest == pytest.approx(1e-5 * batch / 1024 if of_ravlt else (0.02 if of_pvt else 0.01) * lr)
     decay = 0.99996 ** (batch / 512) if of_ravlt else 0.9996 ** (batch / 4096)

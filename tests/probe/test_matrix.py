@@ -20,7 +20,7 @@ TOLERANCE = 1e-10
 
 RANDOM = case("soft", sampling="random", local_kernel=0)
 # `none` has the matrix zero, and what is not linear in its values has none.
-WITH_MATRIX = [case for case in using("contract") if case.kind not in ("none", "ttt", "ttt_glu")]
+WITH_MATRIX = [case for case in using("contract") if case.kind not in ("none", "ttt", "ttt_glu", "wfm")]
 
 
 def tokens() -> Tensor:

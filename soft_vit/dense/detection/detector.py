@@ -24,11 +24,38 @@ __all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_optio
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
 
+class SimplePyramid(nn.Module):
+    """Maps of strides up to 32, made from the last map of a plain model (ViTDet, Li et al. 2022, arXiv 2203.16527).
+
+    features: of one map, whose stride is a power of 2. stride: of the first map that is made. A transposed convolution
+    makes finer maps, max pooling coarser ones.
+    """
+
+    def __init__(self, features: TimmFeatures, stride: int) -> None:
+        super().__init__()
+        self.features = features
+        (width,), (own,) = features.channels, features.reductions
+        self.reductions = [side for side in (4, 8, 16, 32) if side >= stride]
+        self.channels = [width] * len(self.reductions)
+        self.layers = nn.ModuleList(
+            nn.ConvTranspose2d(width, width, own // side, own // side) if side < own else nn.MaxPool2d(side // own)
+            for side in self.reductions
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        (last,) = self.features(x)
+        return [layer(last) for layer in self.layers]
+
+    def init_weights(self) -> None:
+        self.features.init_weights()
+
+
 class FeaturePyramid(nn.Module):
     """A backbone and its pyramid (Lin et al., arXiv 1612.03144), in the form that torchvision's detectors expect.
 
-    backbone: arguments of `TimmFeatures`; out_indices defaults to all maps of `stride` and more. channels: of every map
-    of the pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
+    backbone: arguments of `TimmFeatures`; out_indices defaults to all maps of `stride` and more, and of a plain model,
+    whose maps have one stride, to the last one, from which `SimplePyramid` makes others. channels: of every map of the
+    pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
     convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
     Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all.
@@ -36,7 +63,11 @@ class FeaturePyramid(nn.Module):
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
-        self.body = TimmFeatures(**backbone, min_stride=stride)
+        body = TimmFeatures(**backbone, min_stride=stride)
+        self.body: TimmFeatures | SimplePyramid = body
+        if "out_indices" not in backbone and set(body.reductions) in ({4}, {8}, {16}, {32}):
+            last = body.body.feature_info.out_indices[-1]
+            self.body = SimplePyramid(TimmFeatures(**backbone, out_indices=(last,)), stride)
         widths, strides = self.body.channels, self.body.reductions
         if any(coarse != 2 * fine for fine, coarse in itertools.pairwise(strides)):
             # Sizes of anchors and the choice of a level for each box count on it.

@@ -38,6 +38,8 @@ from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.ttt_glu import TTTGLUAttention
 from soft_vit.layers.attention.vq import VQAttention
+from soft_vit.layers.attention.vssd import VSSDAttention
+from soft_vit.layers.attention.wfm import WeightFormerAttention
 
 __all__ = ["ATTENTIONS", "Attention", "attention_class", "attention_options", "name_hint"]
 
@@ -76,6 +78,8 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "mila": MilaAttention,
     "ttt": TTTAttention,
     "ttt_glu": TTTGLUAttention,
+    "wfm": WeightFormerAttention,
+    "vssd": VSSDAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""

@@ -67,4 +67,4 @@ def test_a_mistake_is_named(old, new, value, tmp_path):
 def test_shipped_tables_could_be_submitted():
     for path in (SHIPPED, *(SHIPPED.parents[2] / "benchmarks" / "results").glob("models_*.csv")):
         check(path)
-    assert {row.kind for row in read_table(SHIPPED).rows} == ATTENTIONS.keys()
+    assert {row.kind for row in read_table(SHIPPED).rows} <= ATTENTIONS.keys()

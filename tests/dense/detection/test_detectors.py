@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
+from models.zoo.families import SMALL as FAMILIES
 from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
 
 from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
@@ -54,6 +55,18 @@ def test_losses_are_float32_under_autocast_and_every_parameter_has_a_gradient(sm
     detector.parse_losses(losses)[0].backward()
     assert [name for name, parameter in detector.named_parameters() if parameter.grad is None] == []
     assert all(parameter.grad.isfinite().all() for parameter in detector.parameters())
+
+
+@pytest.mark.parametrize("family", ["vssd", "wfm"])
+def test_a_step_of_retinanet_on_other_families(family):
+    """A model of one stride has a pyramid made from its last map."""
+    name, small = FAMILIES[family]
+    detector = TorchvisionRetinaNet({"model_name": name, **small}, 10, pyramid_channels=32, min_size=96, head_convs=1)
+    assert detector.detector.backbone.body.reductions == [8, 16, 32]
+    assert [value.shape[-1] for value in detector(batch(1, sizes=[(96, 96)])["inputs"])] == [12, 6, 3, 2, 1]
+    losses = detector(**batch(2, 1), mode="loss")
+    detector.parse_losses(losses)[0].backward()
+    assert [name for name, parameter in detector.named_parameters() if parameter.grad is None] == []
 
 
 def test_predictions_lie_in_the_image_as_given(small_detector):

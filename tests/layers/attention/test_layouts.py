@@ -209,7 +209,7 @@ def record(attend: Callable[..., Tensor], seen: dict[str, Any], name: str, *args
 
 
 def test_options_of_queries_and_keys_are_refused_without_them() -> None:
-    for kind in ("none", "gau", "synthesizer", "longformer", "spatial_reduction"):
+    for kind in ("none", "gau", "synthesizer", "longformer", "spatial_reduction", "wfm", "vssd"):
         for name, value in OPTIONS.items():
             with pytest.raises(ValueError, match=name):
                 make(case(kind, **{name: value}), (4, 5))
@@ -219,10 +219,40 @@ def test_options_of_queries_and_keys_are_refused_without_them() -> None:
         make(case("linear", **OPTIONS), (20,))(tokens(1, 20), (20,), context=tokens(1, 20))
 
 
-WITHOUT_MATRIX = {"ttt": ttt, "ttt_glu": ttt_glu}
+def wfm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """Image by image, and token by token of what the weights are made from."""
+    conv, linear, (Y, X) = attn.conv, attn.linear, feat_size
+    results = []
+    for tokens_of_image in x:
+        grid = tokens_of_image[prefix:].unflatten(0, feat_size)
+        cells = [
+            grid[i * Y // 3 : -(-(i + 1) * Y // 3), j * X // columns : -(-(j + 1) * X // columns)].mean((0, 1))
+            for columns in [conv.w.shape[3]]
+            for i in range(3)
+            for j in range(columns)
+        ]
+        first, last = (conv.wfm[i].weight[:, :, 0, 0] for i in (0, 2))
+        g = torch.stack([last @ F.gelu(first @ cell + conv.wfm[0].bias) for cell in cells], dim=1)
+        kernels = conv.w + (g / (1 + g.norm(dim=1, keepdim=True))).view_as(conv.w)
+        local = F.conv2d(grid.movedim(2, 0)[None], kernels, conv.b, padding=(1, kernels.shape[3] // 2), groups=DIM)[0]
+        grid = grid + local.movedim(0, 2)
+        M = torch.zeros(DIM, DIM, dtype=x.dtype)
+        height, width = 2, min(2, conv.w.shape[3])
+        for i in range(Y // height):
+            for j in range(X // width):
+                window = grid[i * height : (i + 1) * height, j * width : (j + 1) * width]
+                k, v = F.silu(linear.wfm(window.mean((0, 1)))).chunk(2)
+                M = M + torch.outer(k @ linear.w1, v @ linear.w2) / DIM**0.5 / (Y * X)
+        tokens_here = torch.cat([tokens_of_image[:prefix], grid.flatten(0, 1)])
+        W = linear.w + M / (1 + M.norm(dim=0))
+        results.append(attn.proj(F.gelu(tokens_here @ W + linear.b)))
+    return torch.stack(results)
 
 
-@every([*FORMULAS, case("ttt"), case("ttt", rope=True), case("ttt_glu")])
+WITHOUT_MATRIX = {"ttt": ttt, "ttt_glu": ttt_glu, "wfm": wfm}
+
+
+@every([*FORMULAS, case("ttt"), case("ttt", rope=True), case("ttt_glu"), case("wfm")])
 def test_equals_the_dense_formula(case: Case) -> None:
     """The result and all gradients."""
     for feat_size, prefix in (((5, 7), 3), ((23,), 0), ((23,), 2)):

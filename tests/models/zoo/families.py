@@ -68,6 +68,22 @@ def vit3_draw(name: str, z: np.ndarray) -> np.ndarray | None:
     return z / np.sqrt(z.shape[2]) if name.endswith(("attn.w1", "attn.w2")) else None
 
 
+def wfm_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    return 0.02 * z if name.endswith(".b") else None
+
+
+def wfm_factor(name: str) -> float:
+    if name.endswith((".linear1.w1", ".linear1.w2")):
+        return 8.0
+    return 2.0 if name.endswith((".linear1.w", ".linear1.wfm.weight")) else 1.0
+
+
+def vssd_factor(name: str) -> float:
+    if name.endswith("A_log"):
+        return -7.0
+    return 1.5 if name.endswith("to_qkv.weight") else quiet_cpe(name)
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -150,6 +166,19 @@ FAMILIES: dict[str, Family] = {
         unbiased=True,
     ),
     "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), **ROTARY),
+    "wfm": Family(
+        folder="weightformer",
+        models=("wfm_tiny", "wfm_small", "wfm_base"),
+        small=dict(embed_dim=24, depth=3),
+        draw=wfm_draw,
+        factor=wfm_factor,
+        unbiased=True,
+    ),
+    "vssd": Family(
+        models=("vssd_micro", "vssd_tiny", "vssd_small", "vssd_base"),
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3), d_state=8),
+        factor=vssd_factor,
+    ),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
 }
 

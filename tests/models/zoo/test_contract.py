@@ -95,8 +95,8 @@ def test_features_and_pruning(family: str) -> None:
     with torch.no_grad():
         final, maps = model.forward_intermediates(x)
         torch.testing.assert_close(model.forward_features(x), final, rtol=0, atol=0)
-        # PVT leaves out what does not fill a patch, all others round up.
-        up = not family.endswith("_pvt")
+        # PVT and WeightFormer leave out what does not fill a patch, all others round up.
+        up = not family.endswith(("_pvt", "wfm"))
         for feature, info in zip(maps, model.feature_info, strict=True):
             sides = ((side + up * (info["reduction"] - 1)) // info["reduction"] for side in (height, width))
             assert feature.shape[1:] == (info["num_chs"], *sides)

@@ -8,6 +8,7 @@ from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import family_of, images, shapes
 from torch import Tensor, nn
 
+from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, linear_window, window_shift
 
 BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", "v2", "swin")]
@@ -104,9 +105,29 @@ def test_an_odd_map_is_padded_before_its_first_convolution() -> None:
     assert not torch.allclose(expected, last(wide(narrow(features))))
 
 
+def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
+    torch.manual_seed(0)
+    model = create("wfm")
+    x = images(1, 79, 65)
+    with torch.no_grad():
+        assert torch.equal(model(x), model(x[:, :, :64, :64]))
+
+
+def test_first_weights_of_tokens_in_vssd() -> None:
+    torch.manual_seed(0)
+    attn = VSSDAttention(512, 512, d_state=1)
+    steps, factors = F.softplus(attn.dt_bias), attn.A_log.exp()
+    # Of 512 draws, the smallest and the largest are within 10 % of the ends of a range, but for one case in 1e5.
+    assert 1e-3 * 0.999 <= steps.min() < 1.1e-3
+    assert 0.09 < steps.max() <= 0.1001
+    assert 1 <= factors.min() < 2.5
+    assert 14.5 < factors.max() <= 16
+
+
 @pytest.mark.parametrize(
     ("name", "other", "options"),
     [
+        ("wfm_tiny", "vssd_micro", {}),
         ("inline_deit_small", "inline_deit_tiny", {}),
         # They differ only in the layer before the head, which timm drops from these models.
         ("ravlt_t", "mavit_t", {"features_only": True}),

@@ -26,5 +26,6 @@ def test_outputs(file: GoldenFile, tmp_path) -> None:
     tolerance = FAMILIES[family].tolerance
     assert relative_error(logits, golden["logits"]) < tolerance
     features = {f"stage{i}": stage for i, stage in enumerate(stages, 1)}
+    features |= {f"block{i}": stage.flatten(2).mT.contiguous() for i, stage in enumerate(stages)}
     features["tokens"] = final.flatten(2).mT.contiguous() if final.ndim == 4 else final
     check_features(golden, features, tolerance, FAMILIES[family].unbiased)

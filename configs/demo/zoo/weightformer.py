@@ -1,0 +1,6 @@
+# python tools/train.py configs/demo/zoo/weightformer.py
+# A reduced wfm_tiny in patches of 8 pixels.
+_base_ = "../soft_pico_shapes.py"
+
+model = dict(model_name="wfm_tiny", patch_size=8, embed_dim=64, depth=8)
+train_cfg = dict(max_epochs=8)

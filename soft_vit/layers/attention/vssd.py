@@ -1,0 +1,113 @@
+"""Non-causal state space duality of VSSD (Shi et al. 2024, arXiv 2407.18559): one state for the whole map.
+
+Letters: B batch, H heads, P prefix tokens, N tokens of a map, C channels, S channels of the state, D channels of a
+head.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, Rotate, at_least, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.gated_rotary import gated
+from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.numerics import at_least_float32, full_precision
+
+# Bounds of the first step sizes.
+MIN_STEP, MAX_STEP = 1e-3, 0.1
+# Of results before their LayerNorm, which squares them in fp32.
+LIMIT = 1e16
+
+
+class VSSDAttention(Attention):
+    """`out(LN(q_i . sum_j w_j k_j v_j^T + D v_i) * z_i)` with weights `w_j = softplus(dt_j + dt_bias) exp(A_log)`.
+
+    Queries and keys, C and B in the paper, are shared by all heads; values have twice the width. All three pass a 3x3
+    depthwise convolution and SiLU. The sum is not divided by anything, so it grows with the map; the LayerNorm over all
+    channels bounds the result, and a gate z without activation follows.
+
+    d_state: channels of queries and keys.
+    """
+
+    cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, but without neighbours in the convolution"
+    qk_norm: ClassVar[bool] = False
+    qk_of_each_token: ClassVar[bool] = False
+    no_mask: str = ""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        d_state: int = 64,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+        **options: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
+        inner, state = 2 * dim, 2 * at_least("d_state", d_state)
+        self.parts = [inner, inner + state, num_heads]
+        self.in_proj = nn.Linear(dim, sum(self.parts), bias=False, **dd)
+        self.conv2d = depthwise_conv(inner + state, 3, self.sequence, **dd)
+        self.dt_bias = nn.Parameter(torch.empty(num_heads, **dd))
+        self.A_log = nn.Parameter(torch.empty(num_heads, **dd))
+        self.D = nn.Parameter(torch.empty(num_heads, **dd))
+        self.norm = nn.LayerNorm(inner, **dd)
+        self.out_proj = nn.Linear(inner, dim, bias=False, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights' factors from 1 to 16, and step sizes from 0.001 to 0.1 on a logarithmic scale."""
+        self.A_log.uniform_(1, 16).log_()
+        self.D.fill_(1)
+        step = self.dt_bias.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
+        # The inverse of softplus.
+        step.add_(torch.log(-torch.expm1(-step)))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
+        """Return `q_i . sum_j weights_j k_j v_j^T` `[B, H, P + N, D]`, at least fp32.
+
+        q, k: `[B, 1, P + N, S]`, v: `[B, H, P + N, D]`, weights: `[B, H, P + N, 1]`.
+        """
+
+        def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
+            return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
+
+        def read(q: Tensor, kv: Tensor) -> Tensor:
+            return at_least_float32(q) @ kv
+
+        return map_tokens(read, (q,), sum_over_tokens(state, (v, k, weights, layout.token_mask)))
+
+    def convolve(self, x: Tensor, layout: Layout) -> Tensor:
+        """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""
+        P = layout.num_prefix_tokens
+        grid = map_to_tokens(self.conv2d(tokens_to_map(x[:, P:], layout.feat_size)))
+        if not P:
+            return grid
+        prefix = self.conv2d(x[:, :P].reshape(-1, x.shape[2], 1, 1)).view(-1, P, x.shape[2])
+        return torch.cat([prefix, grid], dim=1)
+
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        gate, xbc, dt = self.in_proj(x).split(self.parts, dim=-1)
+        size = self.parts[0], *[(self.parts[1] - self.parts[0]) // 2] * 2
+        v, k, q = F.silu(self.convolve(xbc, layout)).split(size, dim=-1)
+        v = split_heads(v, self.num_heads)
+        with full_precision(x):
+            weights = F.softplus(at_least_float32(dt) + self.dt_bias) * at_least_float32(self.A_log).exp()
+            y = self.attend(q[:, None], k[:, None], v, weights.mT[..., None], layout)
+            y = y + at_least_float32(v) * self.D[:, None, None]
+            norm = self.norm
+            affine = at_least_float32(norm.weight), at_least_float32(norm.bias)
+            y = F.layer_norm(merge_heads(y).clamp(-LIMIT, LIMIT), norm.normalized_shape, *affine, norm.eps)
+        y = gated(y[:, None], gate[:, None], y.shape[2])[:, 0]
+        return self.proj_drop(self.out_proj(y))

@@ -1,0 +1,179 @@
+"""VSSD: non-causal state space duality in three stages, softmax attention in the last (`vssd_*`).
+
+Shi et al., "VSSD: Vision Mamba with Non-Causal State Space Duality", ICCV 2025, arXiv 2407.18559, first version. The
+network and its parameter names follow the released code, github.com/YuHengsss/VSSD, of August 2024. Stem and
+downsampling are those of MILA, without its padding.
+
+Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from timm.layers import DropPath, LayerNorm2d, register_notrace_module
+from timm.models import register_model
+from torch import Tensor, nn
+
+from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
+from soft_vit.layers.attention.base import Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.vssd import VSSDAttention
+from soft_vit.layers.mlp import Mlp
+from soft_vit.models.base import (
+    Stage,
+    StagedModel,
+    check_stages,
+    create_staged,
+    drop_path_rates,
+    imagenet_cfg,
+    make_default_cfgs,
+)
+from soft_vit.models.mila import ConvDownsample, Stem
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.softmax import softmax_attention
+
+# `register_model` adds the entrypoints.
+__all__ = ["VSSD"]
+
+
+class VSSDSoftmaxAttention(Attention):
+    """Softmax attention of the last stage, with the released names."""
+
+    cost: str = "N^2"
+
+    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
+        super().__init__(dim, num_heads)
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False, device=device, dtype=dtype)
+        self.to_out = nn.Linear(dim, dim, device=device, dtype=dtype)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Attend by a softmax of q and k; q, k, v and the result `[B, H, N, D]`."""
+        return softmax_attention(q, k, v, layout, fused=self.fused_attn)
+
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        q, k, v = split_parts(self.to_qkv(x), 3, self.num_heads)
+        return self.proj_drop(self.to_out(merge_heads(self.attend(q, k, v, layout))))
+
+
+class RoundedUpStem(Stem):
+    """MILA's stem, `[B, C_in, H, W]` to `[B, dim, ceil(H / 4), ceil(W / 4)]`, without padding before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv1(x)
+        return self.conv3(self.conv2(x) + x)
+
+
+class RoundedUpDownsample(ConvDownsample):
+    """MILA's downsampling, without padding before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)
+
+
+@register_notrace_module
+class VSSDBlock(nn.Module):
+    """An attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
+
+    def __init__(
+        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm1 = nn.LayerNorm(dim, **dd)
+        self.attn = attn
+        self.drop_path1 = DropPath(drop_path)
+        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.norm2 = nn.LayerNorm(dim, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        feat_size = x.shape[2], x.shape[3]
+        x = map_to_tokens(x + self.cpe1(x))
+        x = tokens_to_map(x + self.drop_path1(self.attn(self.norm1(x), feat_size)), feat_size)
+        x = map_to_tokens(x + self.cpe2(x))
+        return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
+
+
+class VSSD(StagedModel):
+    """Stages of state space duality, the last one of softmax, for images `[B, in_chans, H, W]` of at least 32 x 32.
+
+    Each stride of 2 rounds the map up. The cost of the last stage grows with the square of the number of tokens. The
+    sums of the others grow with the map too, and nothing divides them: accuracy at sizes other than 224 is unmeasured.
+
+    embed_dims, depths, num_heads: of each stage. d_state: channels of the state. mlp_ratio: ratio of hidden channels to
+    channels in the MLPs. kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
+    """
+
+    def __init__(
+        self,
+        embed_dims: Sequence[int] = (64, 128, 256, 512),
+        depths: Sequence[int] = (2, 4, 8, 4),
+        num_heads: Sequence[int] = (2, 4, 8, 16),
+        d_state: int = 64,
+        mlp_ratio: float = 4.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+        **kwargs: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
+        super().__init__(embed_dims, **kwargs, **dd)
+        self.patch_embed = RoundedUpStem(self.in_chans, embed_dims[0], **dd)
+        self.layers = nn.ModuleList()
+        common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
+        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+            dim, last, blocks = embed_dims[i], i + 1 == len(depths), []
+            for rate in rates:
+                attn: Attention = (
+                    VSSDSoftmaxAttention(dim, num_heads[i], **common)
+                    if last
+                    else VSSDAttention(dim, num_heads[i], d_state=d_state, **common)
+                )
+                blocks.append(VSSDBlock(dim, attn, mlp_ratio, drop_path=rate, **common))
+            self.layers.append(Stage(blocks, None if last else RoundedUpDownsample(dim, embed_dims[i + 1], **dd)))
+        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
+        self.init_weights(needs_reset=False)
+
+
+VSSD_MODELS: dict[str, dict[str, Any]] = {
+    "vssd_micro": dict(embed_dims=(48, 96, 192, 384), depths=(2, 2, 8, 4), num_heads=(2, 4, 8, 16), d_state=48),
+    "vssd_tiny": dict(embed_dims=(64, 128, 256, 512), depths=(2, 4, 8, 4), num_heads=(2, 4, 8, 16)),
+    "vssd_small": dict(embed_dims=(64, 128, 256, 512), depths=(3, 4, 21, 5), num_heads=(2, 4, 8, 16)),
+    "vssd_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 4, 21, 5), num_heads=(3, 6, 12, 24)),
+}
+
+default_cfgs = make_default_cfgs(
+    VSSD_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
+)
+
+
+def _create_vssd(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return create_staged(VSSD, name, pretrained, VSSD_MODELS[name], **kwargs)
+
+
+@register_model
+def vssd_micro(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """VSSD, micro; keyword arguments of `VSSD`."""
+    return _create_vssd("vssd_micro", pretrained, **kwargs)
+
+
+@register_model
+def vssd_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """VSSD, tiny; keyword arguments of `VSSD`."""
+    return _create_vssd("vssd_tiny", pretrained, **kwargs)
+
+
+@register_model
+def vssd_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """VSSD, small; keyword arguments of `VSSD`."""
+    return _create_vssd("vssd_small", pretrained, **kwargs)
+
+
+@register_model
+def vssd_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """VSSD, base; keyword arguments of `VSSD`."""
+    return _create_vssd("vssd_base", pretrained, **kwargs)
