@@ -4,7 +4,7 @@ gym            compare attentions on generated tasks
 claims         check claims of the field
 softmax        find softmax in the graph of each model
 attentions     train a config once with each attention
-linearise      replace the attention of a trained model, and measure how much accuracy remains
+linearise      linearise frozen ViTs without labels, and measure what remains of them
 """
 
 import os
@@ -22,7 +22,7 @@ MODULES = {
     "claims": "studies.claims.command",
     "softmax": "studies.softmax",
     "attentions": "studies.attentions",
-    "linearise": "studies.linearise",
+    "linearise": "studies.linearise.command",
 }
 
 

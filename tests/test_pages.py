@@ -53,6 +53,7 @@ OPTIONS = {
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
+    "python -m studies linearise": "--no-train",
     "python -m studies softmax": "--out softmax.md",
     "python -m docs.generate": "--out written",
     # Run by tests/tools/test_tutorial.py, test_app_browser.py and tests/distributed/test_runs.py.

@@ -1,62 +1,137 @@
-"""The teacher is trained once, each attention has a row, and a stopped command resumes."""
+"""Tasks have right answers, a student that is the teacher loses nothing, a killed study repeats one run at most."""
 
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from studies.linearise import LinearisedRow, compare_linearised, linearised_table, validations
-
-CONFIGS = Path(__file__).parents[2] / "configs" / "linearise"
-STUDENT, TEACHER = CONFIGS / "linear_pico_shapes.py", CONFIGS / "softmax_pico_shapes.py"
-
-
-@pytest.mark.slow
-def test_rows_of_a_resumed_comparison(tmp_path):
-    short = "train_dataloader = dict(batch_size=8, dataset=dict(length=16))\n"
-    short += "val_dataloader = dict(dataset=dict(length=7))\n"
-    config, teacher = tmp_path / "student.py", tmp_path / "teacher.py"
-    config.write_text(f"_base_ = [{str(STUDENT)!r}]\n{short}")
-    teacher.write_text(f"_base_ = [{str(TEACHER)!r}]\n{short}train_cfg = dict(max_epochs=1)\n")
-    arguments = dict(work_dir=tmp_path / "runs", progress=False)
-    *_, (first,) = compare_linearised(["linear"], config, teacher, **arguments)
-    assert not first.error
-    assert all(0 <= figure <= 100 for figure in (first.swap, first.phase1, first.phase2, first.agreement))
-    assert first.cpu_minutes > 0
-    # A run that has ended is not repeated.
-    logs = sorted((tmp_path / "runs").glob("**/vis_data/scalars.json"))
-    found, rows = compare_linearised(["linear", "none"], config, teacher, **arguments)
-    assert found[0] == rows[0] == first
-    assert rows[1].phase2 is not None
-    assert len(list((tmp_path / "runs").glob("**/vis_data/scalars.json"))) == len(logs) + 1
+from soft_vit.data.demo.scenes import draw_scene
+from soft_vit.data.demo.shapes import SPLITS, draw_tiles
+from soft_vit.linearise import make_student
+from studies.gym.task import NOT_ASKED
+from studies.linearise.command import VARIANTS, main, read_results, write_report
+from studies.linearise.students import Judge, Run, linearise, load_teacher
+from studies.linearise.tasks import HELD_OUT, TASKS, Scenes, Tiles, TwoHop
 
 
-def test_table_shows_who_reaches_the_aim():
-    done = dict(teacher=80.0, swap=10.0, phase1=50.0, agreement=90.0, kl=0.1234, cpu_minutes=1.25)
-    rows = [
-        LinearisedRow("linear", 0, phase2=78.0, share=97.5, **done),
-        LinearisedRow("none", 0, phase2=40.0, share=50.0, **done),
-        LinearisedRow("soft", 1, 80.0, error="ValueError: no"),
-    ]
-    lines = linearised_table(rows).splitlines()[2:]
-    assert [line.split(" | ")[6] for line in lines] == ["yes", "no", ""]
-    assert "97.5" in lines[0]
-    assert "0.123" in lines[0]
-    assert "ValueError" in lines[2]
+class Tiny(TwoHop):
+    depth, side, tests, plan = 2, 5, 16, ((5, 2, 3), (6, 1, 2))
 
 
-@pytest.mark.parametrize(
-    ("kind", "config", "given"), [("lineal", STUDENT, "lineal"), ("linear", TEACHER, "softmax_pico_shapes")]
-)
-def test_mistakes(kind, config, given, tmp_path):
-    with pytest.raises(ValueError, match=given):
-        next(compare_linearised([kind], config, TEACHER, work_dir=tmp_path))
+@pytest.fixture
+def judge(tmp_path):
+    return Judge(Tiny(), load_teacher(Tiny(), tmp_path / "teacher.safetensors"))
+
+
+@pytest.mark.parametrize("side", [5, 9])
+def test_two_hops_lead_to_the_answer(side):
+    images, labels, targets = TwoHop().sample(3, 4, side)
+    M, tokens = TwoHop.PAIRS, images.flatten(2).mT
+    for row in range(4):
+        first, second, value = (
+            part.argmax(-1).where(part.any(-1), -1) for part in tokens[row].split([2 * M, 2 * M, 8], -1)
+        )
+        links = dict(zip(*(part[(first >= 0) & (second >= 0)].tolist() for part in (first, second)), strict=True))
+        stores = dict(zip(*(part[value >= 0].tolist() for part in (second, value)), strict=True))
+        asks = (first >= 0) & (second < 0)
+        assert labels[row, asks].tolist() == [stores[links[key]] for key in first[asks].tolist()]
+        assert (labels[row, ~asks] == NOT_ASKED).all()
+        assert int((targets[row] != NOT_ASKED).sum()) == 2 * M == 2 * int(asks.sum())
+
+
+@pytest.mark.parametrize(("seed", "first"), [(HELD_OUT, SPLITS["val"]), (HELD_OUT + 1, SPLITS["val"] + 5)])
+def test_tiles_are_asked_at_the_class_token(seed, first):
+    images, labels, _ = Tiles().sample(seed, 5, 8)
+    samples = [draw_tiles(0, first + i, 8 * Tiles.patch) for i in range(5)]
+    assert labels[:, 0].tolist() == [sample.label for sample in samples]
+    assert (labels[:, 1:] == NOT_ASKED).all()
+    torch.testing.assert_close(images[2].permute(1, 2, 0), torch.from_numpy(samples[2].image) / 127.5 - 1)
+
+
+def test_hidden_patches_of_scenes_are_asked_and_not_seen():
+    images, labels, _ = Scenes().sample(HELD_OUT, 3, 6)
+    hidden = images[:, 3, :: Scenes.patch, :: Scenes.patch].flatten(1).bool()
+    assert ((labels != NOT_ASKED) == hidden).all()
+    assert 0.2 < hidden.float().mean() < 0.6
+    assert not images[:, :3].mul(images[:, 3:]).any()
+    drawn = torch.from_numpy(draw_scene(0, SPLITS["val"] + 2, 6 * Scenes.patch).image).double()
+    token = int(hidden[2].nonzero()[0])
+    row, column = (Scenes.patch * place for place in divmod(token, 6))
+    patch = drawn[row : row + Scenes.patch, column : column + Scenes.patch]
+    red, green, blue = (patch.mean((0, 1)) > 127.5).tolist()
+    assert labels[2, token] == 4 * red + 2 * green + blue
+
+
+def test_a_student_that_is_the_teacher_loses_nothing(judge):
+    found = judge.finish(make_student(judge.teacher, "softmax"))
+    assert found["accuracy"] == found["teacher"]
+    assert found["agreement"] == [100.0] * 3
+    assert found["cosine"] == pytest.approx([1.0] * 3)
+    assert found["block_error"] == pytest.approx([0.0] * 3, abs=1e-10)
+    assert found["rank"] == pytest.approx(found["teacher_rank"])
+
+
+def test_students_leave_the_teacher_alone_and_keep_softmax(judge):
+    before = deepcopy(judge.teacher.state_dict())
+    run = Run("tiny", "linear", seed=1, images=8, batch_size=4, steps1=2, steps2=2)
+    result, hybrid = linearise(run, judge), linearise(replace(run, keep=1), judge)
+    assert len(result["rank"]) == len(result["phase1_error"]) == 2
+    assert len(hybrid["softmax"]["kept"]) == len(hybrid["rank"]) == 1
+    assert result["phase1_error"] == hybrid["phase1_error"]
+    control = linearise(replace(run, kind="none"), judge)
+    assert control["swap_error"] == control["phase1_error"]
+    assert control["rank"] == [0.0] * 2
+    assert all(torch.equal(value, before[name]) for name, value in judge.teacher.state_dict().items())
+
+
+def test_a_killed_study_repeats_its_last_run_alone(tmp_path, monkeypatch):
+    monkeypatch.setitem(TASKS, "tiny", Tiny())
+    done, out = [], tmp_path / "study"
+
+    def record(run, judge):
+        done.append(run)
+        return linearise(replace(run, images=8, steps1=1, steps2=1), judge)
+
+    monkeypatch.setattr("studies.linearise.command.linearise", record)
+    words = ["--tasks", "tiny", "--kinds", "linear", "none", "--variants", "plain", "1 softmax", "--out", str(out)]
+    main(words)
+    runs = [Run("tiny", "linear"), Run("tiny", "none"), Run("tiny", "linear", keep=1)]
+    assert done == runs
+    lines, written = Path(f"{out}.jsonl"), Path(f"{out}.md").read_text()
+    teacher = next(Path(f"{out}_teachers").iterdir()).stat().st_mtime_ns
+    assert list(read_results(lines)) == runs
+    lines.write_text(lines.read_text()[:-9])
+    main(words)
+    assert done == [*runs, runs[-1]]
+    assert next(Path(f"{out}_teachers").iterdir()).stat().st_mtime_ns == teacher
+    # CPU minutes are all that may differ.
+    assert "2 softmax" in written
+    assert len(Path(f"{out}.csv").read_text().splitlines()) == 1 + len(runs)
+
+
+def test_page(tmp_path):
+    def result(accuracy):
+        lists = {"teacher": [80.0] * 3, "accuracy": [accuracy] * 3, "agreement": [50.0] * 3, "cosine": [0.5] * 3}
+        blocks = {key: [2.0, 3.0] for key in ("teacher_rank", "rank", "swap_error", "phase1_error", "block_error")}
+        return {**lists, **blocks, "swap": 10.0, "phase1": 20.0, "cpu_minutes": 1.0}
+
+    found = {Run("two_hop", "linear", seed=seed): result(accuracy) for seed, accuracy in enumerate((80.0, 76.0))}
+    found |= {Run("two_hop", "hydra"): result(72.0), Run("two_hop", "none"): result(24.0)}
+    found[Run("two_hop", f"linear:{VARIANTS['norm'][0]}")] = result(60.0)
+    write_report(found, tmp_path / "study", "command")
+    page = (tmp_path / "study.md").read_text()
+    cells = [line.split(" | ") for line in page.splitlines() if line.startswith(("| linear", "| hydra", "| none"))]
+    assert cells[0][1:4] == ["2", "97.5 (95.0 to 100.0)", "10.0"]
+    assert cells[0][5] == "78.0 78.0 78.0"
+    assert "The control has 24.0 %: not valid." in page
+    # In the table of variants, after that of kinds.
+    assert cells[3][1:3] == ["97.5 (95.0 to 100.0)", "75.0"]
+
+
+@pytest.mark.parametrize("kind", ["lineal", "none:features=elu"])
+def test_mistakes(kind, tmp_path):
+    with pytest.raises(ValueError, match=kind.partition(":")[0]):
+        main(["--kinds", kind, "--out", str(tmp_path / "study")])
     assert not list(tmp_path.iterdir())
-
-
-def test_incomplete_line_of_a_killed_run_is_skipped(tmp_path):
-    log = tmp_path / "20260101_000000" / "vis_data" / "scalars.json"
-    log.parent.mkdir(parents=True)
-    log.write_text(
-        '{"mode": "train", "step": 9}\n{"mode": "val", "step": 1, "accuracy/top1": 50.0}\n{"mode": "val", "st'
-    )
-    assert validations(tmp_path) == {1: {"mode": "val", "step": 1, "accuracy/top1": 50.0}}

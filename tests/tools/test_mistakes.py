@@ -36,7 +36,7 @@ CASES = {
         ("--tasks mirror recall --num-tokens 16 25", "got 25"),
         ("--no-train --out file/gym", "file/gym"),
     ],
-    "studies linearise": [(f"{SHAPES} soft --work-dir .", "configs/linearise")],
+    "studies linearise": [("--kinds sofd", "sofd"), ("--no-train --out file/study", "file cannot be used")],
     "studies softmax": [("soft_pico --out file/softmax.md", "softmax.md")],
     "test": [
         ("none.pth", "none.pth"),

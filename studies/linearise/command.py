@@ -1,0 +1,164 @@
+"""Linearise frozen ViTs without labels or heads, and measure what remains of them.
+
+python -m studies linearise --tasks two_hop --kinds linear performer none --seeds 3 --out linearised
+
+Teachers are trained once, in OUT_teachers. Each run that ends adds a line to OUT.jsonl, and a stopped command continues
+where it stopped. OUT.md and OUT.csv are written at the end; --no-train writes them from the runs that exist.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from benchmarks.report import Report
+from benchmarks.timer import machine_description
+from soft_vit.cli import ArgumentParser
+from soft_vit.layers.vit_attention import check_options
+from soft_vit.text_tables import markdown_table
+from soft_vit.weights.files import write_atomically
+from studies.gym.study import parse_kind
+from studies.linearise.students import Judge, Result, Run, linearise, load_teacher
+from studies.linearise.tasks import TASKS
+
+KINDS = ("linear", "performer", "focused", "soft_plus", "mala", "hydra", "ttt_glu", "none")
+NORM, CONV = "key_norm=instance", "qk_conv=True"
+VARIANTS = {"plain": ("", 0), "norm": (NORM, 0), "conv": (CONV, 0), "both": (f"{NORM},{CONV}", 0)}
+VARIANTS |= {f"{keep} softmax": ("", keep) for keep in (1, 2, 4)}
+"""Options of the attention type, and the number of blocks that keep softmax."""
+# `ttt_glu` has both options built in, and the control has no keys.
+PLAIN_ALONE = ("ttt_glu", "none")
+
+KIND_COLUMNS = {
+    "after the swap": ("swap", 1),
+    "after phase 1": ("phase1", 1),
+    "at the end": ("accuracy", 1),
+    "k-NN agreement": ("agreement", 1),
+    "cosine": ("cosine", 3),
+    "CPU minutes": ("cpu_minutes", 2),
+}
+BLOCK_COLUMNS = {
+    "effective rank": ("rank", 0),
+    "attention error after the swap": ("swap_error", 2),
+    "after phase 1": ("phase1_error", 2),
+    "block error at the end": ("block_error", 2),
+}
+MARGIN = 10
+"""Points above chance that the control may reach."""
+
+
+def study_runs(
+    tasks: Sequence[str], kinds: Sequence[str], variants: Sequence[str], seeds: int, steps: Sequence[int]
+) -> list[Run]:
+    """Return the runs, seed by seed, so that a study that is stopped early has whole tables of fewer seeds.
+
+    Raises ValueError for an unknown attention or option.
+    """
+    runs = []
+    for seed, variant, task, kind in product(range(seeds), variants, tasks, kinds):
+        options, keep = VARIANTS[variant]
+        if variant == "plain" or kind not in PLAIN_ALONE:
+            runs.append(Run(task, f"{kind}:{options}" if options else kind, keep, seed, *steps))
+            check_options(*parse_kind(runs[-1].kind))
+    return runs
+
+
+def read_results(path: Path) -> dict[Run, Result]:
+    """Return the results in a file of JSON lines, without a last line that a killed process left incomplete."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    values = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {Run(**value.pop("run")): value for value in values}
+
+
+def _line(run: Run, result: Result) -> str:
+    return json.dumps({"run": asdict(run), **result}) + "\n"
+
+
+def train(runs: Iterable[Run], out: Path) -> None:
+    """Do the runs that OUT.jsonl does not have, and add a line to it as each ends."""
+    path, judges = Path(f"{out}.jsonl"), {}
+    found = read_results(path)
+    write_atomically(path, "".join(_line(*item) for item in found.items()).encode())
+    for run in tqdm([run for run in runs if run not in found], unit="run"):
+        if run.task not in judges:
+            teacher = load_teacher(TASKS[run.task], Path(f"{out}_teachers") / f"{run.task}.safetensors")
+            judges[run.task] = Judge(TASKS[run.task], teacher)
+        line = _line(run, linearise(run, judges[run.task]))
+        with path.open("a") as file:
+            file.write(line)
+
+
+def _share(group: Sequence[Result]) -> str:
+    """Return the mean over seeds of the share of the teacher's accuracy, in percent, and its range."""
+    values = [100 * result["accuracy"][0] / result["teacher"][0] for result in group]
+    return f"{fmean(values):.1f}" + f" ({min(values):.1f} to {max(values):.1f})" * (len(values) > 1)
+
+
+def _cells(group: Sequence[Result], columns: Iterable[tuple[str, int]]) -> list[str]:
+    """Return the means over seeds of figures, or of each entry of lists."""
+    cells = []
+    for name, digits in columns:
+        values = np.mean([np.atleast_1d(result[name]) for result in group], axis=0)
+        cells.append(" ".join(f"{value:.{digits}f}" for value in values))
+    return cells
+
+
+def report_task(task: str, results: dict[Run, Result]) -> str:
+    """Return, in Markdown, whether the control is at chance, and the tables of kinds, variants and blocks."""
+    groups: dict[tuple[str, int], list[Result]] = {}
+    for run, result in results.items():
+        groups.setdefault((run.kind, run.keep), []).append(result)
+    plain = {kind: group for (kind, keep), group in groups.items() if not keep and ":" not in kind}
+    own = next(iter(results.values()))
+    text = f"## {task}\n\nChance is {100 / TASKS[task].num_answers:.1f} %."
+    if control := plain.get("none"):
+        reached = fmean(result["accuracy"][0] for result in control)
+        is_valid = reached <= 100 / TASKS[task].num_answers + MARGIN
+        text += f" The control has {reached:.1f} %: {'valid' if is_valid else 'not valid'}."
+    kinds = [[kind, len(group), _share(group), *_cells(group, KIND_COLUMNS.values())] for kind, group in plain.items()]
+    kinds.append(["*teacher*", *[""] * 4, *_cells([own], [("teacher", 1)]), *[""] * 3])
+    blocks = [[kind, *_cells(group, BLOCK_COLUMNS.values())] for kind, group in plain.items()]
+    blocks.append(["*teacher*", *_cells([own], [("teacher_rank", 0)]), *[""] * 3])
+    variants = []
+    for kind in dict.fromkeys(kind.partition(":")[0] for kind, _ in groups):
+        found = [groups.get((f"{kind}:{options}" if options else kind, keep)) for options, keep in VARIANTS.values()]
+        variants.append([kind, *(_share(group) if group else "" for group in found)])
+    tables = [(["kind", "seeds", "of the teacher", *KIND_COLUMNS], kinds), (["kind", *VARIANTS], variants)]
+    return "\n\n".join([text, *(markdown_table(*table) for table in [*tables, (["kind", *BLOCK_COLUMNS], blocks)])])
+
+
+def write_report(results: dict[Run, Result], out: Path, command: str) -> None:
+    """Write OUT.md and OUT.csv."""
+    tasks = dict.fromkeys(run.task for run in results)
+    parts = [report_task(task, {run: result for run, result in results.items() if run.task == task}) for task in tasks]
+    rows = [{**asdict(run), **found} for run, found in results.items()]
+    case = "means over seeds (lowest to highest), in percent; lists are over sides of 1x, 2x, 4x, or over blocks"
+    Report("Linearised without labels", case, parts, rows, {}).write(out, command, machine_description())
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(__doc__, prog="python -m studies linearise")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="(default: all)")
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=f"(default: {' '.join(KINDS)})")
+    parser.add_argument("--variants", nargs="+", default=["plain"], choices=list(VARIANTS), help="(default: plain)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each kind (default: %(default)s)")
+    parser.add_argument("--steps", type=int, nargs=2, default=[250, 400], metavar="N", help="(default: 250 400)")
+    parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
+    parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")
+    args = parser.parse_args(argv)
+    runs = study_runs(args.tasks, args.kinds, args.variants, args.seeds, args.steps)
+    if not args.no_train:
+        torch.set_num_threads(1)
+        train(runs, args.out)
+    command = shlex.join(["python", "-m", "studies", "linearise", *(word for word in argv if word != "--no-train")])
+    results = read_results(Path(f"{args.out}.jsonl"))
+    found = {run: result for run, result in results.items() if [run.steps1, run.steps2] == args.steps}
+    write_report(found, args.out, command)
+    print(f"Written: {args.out}.md and .csv.")
