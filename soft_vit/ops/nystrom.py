@@ -27,15 +27,18 @@ def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
     `(max column sum * max row sum) (13 / 4)^-iters`, s stays damped instead of inverted.
     """
     with full_precision(a):
-        a = at_least_float32(a)
+        shape, a = a.shape, at_least_float32(a).reshape(-1, *a.shape[-2:])
         magnitude = a.abs()
-        largest = magnitude.sum(-1).amax(-1) * magnitude.sum(-2).amax(-1)
-        z = a.mT / largest[..., None, None]
-        eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        largest = magnitude.sum(2).amax(1) * magnitude.sum(1).amax(1)
+        z = a.mT / largest[:, None, None]
+        seven, fifteen, quarter_of_13 = (
+            x * torch.eye(a.shape[2], dtype=a.dtype, device=a.device) for x in (7, 15, 3.25)
+        )
         for _ in range(iters):
-            az = a @ z
-            z = 0.25 * z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az)))
-        return z
+            az = torch.bmm(a, z)
+            factor = torch.baddbmm(fifteen, az, seven - az, alpha=-1)
+            z = torch.bmm(z, torch.baddbmm(quarter_of_13, az, factor, alpha=-0.25))
+        return z.reshape(shape)
 
 
 def nystrom_attention(
