@@ -121,13 +121,6 @@ def _on_map(block: nn.Module, token_map: TokenMap | ImageMaps, x: Tensor, **kwar
     return block(x, **{**kwargs, name: token_map._replace(mask=kwargs.get(name))})
 
 
-def map_of_images(model: Any, x: Tensor) -> TokenMap:
-    """Return the map of tokens that a ViT makes from images x `[B, C, H, W]`."""
-    embed = model.patch_embed
-    dynamic = getattr(model, "dynamic_img_size", False)
-    return TokenMap(embed.dynamic_feat_size(x.shape[2:]) if dynamic else embed.grid_size, model.num_prefix_tokens)
-
-
 def follow_map(model: Any) -> None:
     """Make a timm ViT follow the map of each image (`FollowsMap`), in place, if one of its attentions needs a map.
 

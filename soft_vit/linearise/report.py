@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.linearise.images import UnlabelledImages
-from soft_vit.linearise.train import Linearisation, neighbour_agreement, token_errors
+from soft_vit.linearise.train import Linearisation
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
 
@@ -32,6 +32,7 @@ SHOWN, COMPARED = 2, 16
 MAX_SECONDS = 3.0
 GROWTH, MAX_SIDE, ROUNDS = 1.4, 4096, 3
 
+MEASURES = ("error", "cosine", "agreement")
 PHASES = ("swap", "phase 1", "phase 2", "phase 3")
 
 Cost = dict[int, dict[str, tuple[float, int]]]
@@ -107,23 +108,18 @@ def write_report(run: Linearisation, images: UnlabelledImages, folder: str | Pat
     Features are compared at one, two and four times the first size of the run. command: the one to show.
     """
     folder, device = Path(folder), next(run.teacher.parameters()).device
-    run.student.eval()
     rows, shown = [], []
     for size in (factor * run.plan.sizes[0] for factor in (1, 2, 4)):
-        found, means = [], []
-        for x in images.samples(COMPARED, size)[:, None]:
-            b, a = (model(x.to(device)).float().cpu() for model in (run.teacher, run.student))
-            grid, prefix = run.teacher.feat_size(x), b.shape[1] - math.prod(run.teacher.feat_size(x))
-            cosine = F.cosine_similarity(a, b, dim=-1)[0]
-            found.append([cosine[prefix:].mean(), cosine[:prefix].mean(), token_errors(a, b, prefix)])
-            means.append(torch.stack([a[0, prefix:].mean(0), b[0, prefix:].mean(0)]))
-            if len(found) <= SHOWN:
-                picture = x[0].permute(1, 2, 0) * torch.tensor(images.std) + torch.tensor(images.mean)
-                maps = [colours.reshape(*grid, 3) for colours in pca_colours(b[0, prefix:], a[0, prefix:])]
-                shown.append((size, [picture.clamp(0, 1).numpy(), *maps, cosine[prefix:].reshape(grid).numpy()]))
-        # Without prefix tokens, their mean is not a number.
-        cells = [f"{x:.3f}" if math.isfinite(x) else "" for x in torch.tensor(found).mean(0).tolist()]
-        rows.append([size, math.prod(grid), *cells, f"{neighbour_agreement(*torch.stack(means, dim=1)):.3f}"])
+        samples = images.samples(COMPARED, size)
+        found, grid = run.measure(samples), run.teacher.feat_size(samples)
+        rows.append([size, math.prod(grid), *(f"{found[key]:.3f}" for key in MEASURES)])
+        run.student.eval()
+        for x in samples[:SHOWN, None]:
+            b, a = (model(x.to(device))[0].float().cpu()[-math.prod(grid) :] for model in (run.teacher, run.student))
+            picture = x[0].permute(1, 2, 0) * torch.tensor(images.std) + torch.tensor(images.mean)
+            maps = [colours.reshape(*grid, 3) for colours in pca_colours(b, a)]
+            cosine = F.cosine_similarity(a, b, dim=-1).reshape(grid)
+            shown.append((size, [picture.clamp(0, 1).numpy(), *maps, cosine.numpy()]))
     cost = measure_cost(run)
     _draw_curves(run.history, cost, folder / "curves.png")
     _draw_features(shown, folder / "features.png")
@@ -135,10 +131,10 @@ def write_report(run: Linearisation, images: UnlabelledImages, folder: str | Pat
 def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, count: int) -> str:
     phases = {name: run.history[name] for name in PHASES if name in run.history}
     blocks = [phases[name]["blocks"] for name in phases]
-    whole = [[name, *(f"{of[key]:.3f}" for key in ("error", "cosine", "agreement"))] for name, of in phases.items()]
+    whole = [[name, *(f"{of[key]:.3f}" for key in MEASURES)] for name, of in phases.items()]
     by_block = [[block, *(f"{of[block]:.3f}" if block in of else "" for of in blocks)] for block in blocks[0]]
     columns = [(who, place) for place in (0, 1) for who in ("teacher", "student")]
-    costs = [[size, *(f"{cost[size][who][i] * (1000, 2**-20)[i]:.0f}" for who, i in columns)] for size in cost]
+    costs = [[size, *(f"{cost[size][who][i] * (1000, 2**-20)[i]:.1f}" for who, i in columns)] for size in cost]
     device = next(run.teacher.parameters()).device
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     softmax = []
@@ -155,14 +151,14 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
         f"{', '.join(map(str, run.plan.sizes))} pixels.",
         f"```bash\n{command}\n```",
         "## Errors\nOf the final tokens: the squared error by the variance of the teacher's plus one minus the cosine, "
-        "half of it of prefix tokens; the mean cosine; and the share of the five nearest images that both have.",
-        markdown_table(["after", "error", "cosine", "agreement"], whole),
+        "where prefix tokens weigh one half; the mean cosine; and the share of the five nearest images that both have.",
+        markdown_table(["after", *MEASURES], whole),
         "Of each attention, on the tokens that the teacher's receives: the squared error by the variance.",
         markdown_table(["block", *phases], by_block),
         *softmax,
         f"## Features\nOf the largest squares of {min(COMPARED, count)} images. Pictures: principal components of the "
         "patch tokens, with the teacher's directions, and the cosine of both.",
-        markdown_table(["pixels", "tokens", "cosine of patches", "of prefix tokens", "error", "agreement"], rows),
+        markdown_table(["pixels", "tokens", *MEASURES], rows),
         "![Features of teacher and student at three sizes](features.png)",
         f"## Cost\nA forward of one image, {machine}, {platform.machine()}, torch {torch.__version__}, timm "
         f"{timm.__version__}. The student takes less time {crossover(cost, 0)}, and less memory {crossover(cost, 1)}.",
@@ -199,18 +195,14 @@ def _draw_features(shown: Sequence[tuple[int, list[np.ndarray]]], path: Path) ->
     from matplotlib.figure import Figure
 
     titles = ("image", "teacher", "student", "cosine")
-    columns = len(titles) * SHOWN
-    rows = [shown[i : i + SHOWN] for i in range(0, len(shown), SHOWN)]
-    figure = Figure(figsize=(1.55 * columns + 0.6, 1.6 * len(rows) + 0.3), layout="constrained")
-    grid = figure.subplots(len(rows), columns, squeeze=False)
-    for row, cells in zip(grid, rows, strict=True):
-        pictures = [picture for _, pictures in cells for picture in pictures]
-        for place, (axes, picture) in enumerate(zip(row, pictures, strict=False)):
-            drawn = axes.imshow(picture, interpolation="nearest", vmin=0, vmax=1, cmap="viridis")
-            axes.set_title(titles[place % len(titles)] if row is grid[0] else "", fontsize=9)
-        row[0].set_ylabel(f"{cells[0][0]} px", fontsize=9)
-        for axes in row:
-            axes.set_xticks([])
-            axes.set_yticks([])
+    # Cosines near one differ by little.
+    low = min(float(pictures[-1].min()) for _, pictures in shown)
+    figure = Figure(figsize=(1.5 * len(titles) * SHOWN, 1.6 * len(shown) / SHOWN), layout="constrained")
+    grid = figure.subplots(-(-len(shown) // SHOWN), len(titles) * SHOWN, squeeze=False)
+    pictures = [(size, *cell) for size, cells in shown for cell in zip(titles, cells, strict=True)]
+    for place, (axes, (size, title, picture)) in enumerate(zip(grid.flat, pictures, strict=False)):
+        drawn = axes.imshow(picture, interpolation="nearest", vmin=low, vmax=1, cmap="viridis")
+        axes.set(xticks=[], yticks=[], title=title if place < grid.shape[1] else "")
+        axes.set_ylabel("" if place % grid.shape[1] else f"{size} px")
     figure.colorbar(drawn, ax=grid, shrink=0.6, label="cosine")
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=80)

@@ -298,20 +298,17 @@ class Linearisation:
         """
         assert self.blocks is not None
         self.student.eval()
-        blocks, errors, cosines, means = [], [], [], []
+        found, means = [], []
         for x, (a, b), prefix in self._compared(samples):
-            blocks.append(attention_errors(self.student, self.teacher, x, self.blocks))
-            errors.append(float(token_errors(a, b, prefix)))
-            cosines.append(float(F.cosine_similarity(a.float(), b.float(), dim=-1).mean()))
+            cosine = F.cosine_similarity(a.float(), b.float(), dim=-1).mean()
+            of_blocks = attention_errors(self.student, self.teacher, x, self.blocks)
+            found.append(torch.stack([token_errors(a, b, prefix), cosine, *of_blocks]))
             means.append(torch.stack([a[:, prefix:].mean(1), b[:, prefix:].mean(1)]))
         self.student.train()
-        of_blocks = torch.stack(blocks).mean(0).tolist()
-        return {
-            "blocks": {str(block): error for block, error in zip(self.blocks, of_blocks, strict=True)},
-            "error": float(np.mean(errors)),
-            "cosine": float(np.mean(cosines)),
-            "agreement": neighbour_agreement(*torch.cat(means, dim=1)),
-        }
+        error, cosine, *errors = torch.stack(found).mean(0).tolist()
+        agreement = neighbour_agreement(*torch.cat(means, dim=1))
+        blocks = dict(zip(map(str, self.blocks), errors, strict=True))
+        return {"blocks": blocks, "error": error, "cosine": cosine, "agreement": agreement}
 
     def _compared(self, samples: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor], int]]:
         """Yield images in batches, the final tokens of student and teacher, and the number of prefix tokens."""

@@ -259,11 +259,6 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     return attn.train(old.training), kept, sorted(old_names - used)
 
 
-def keep_weights(attn: nn.Module, old: nn.Module) -> set[str]:
-    """Copy the projections of another attention into attn where shapes allow; return their names in it."""
-    return keep_projections(attn, projections(old))[0]
-
-
 def keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
     """Copy values of source into attn's parameters; return the names of these, and of those in source."""
     kept, used = set(), set()

@@ -90,9 +90,9 @@ def test_configs_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch)
 
 
 def test_arguments_of_the_timm_model(tmp_path):
-    name, arguments = timm_model_of(CONFIGS / "demo" / "vit_shapes.py")
-    assert name == "vit_tiny_patch16_224"
-    expected = {"patch_size": 8, "depth": 4, "global_pool": "avg", "img_size": 64, "num_classes": 10}
+    name, arguments = timm_model_of(CONFIGS / "demo" / "zoo" / "flatten_pvt_v2.py")
+    assert name == "flatten_pvt_v2_b0"
+    expected = {"depths": (1, 1, 2, 1), "num_heads": (1, 1, 2, 4), "img_size": 64, "num_classes": 10}
     assert expected.items() <= arguments.items()
     with pytest.raises(ValueError, match="model_name"):
         timm_model_of(written(tmp_path / "c.py", "x = 1"))
