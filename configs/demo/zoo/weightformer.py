@@ -1,7 +1,7 @@
 # python tools/train.py configs/demo/zoo/weightformer.py
-# A reduced wfm_tiny in patches of 4 pixels.
+# A reduced wfm_tiny in patches of 8 pixels.
 _base_ = "../soft_pico_shapes.py"
 
-model = dict(model_name="wfm_tiny", patch_size=4, embed_dim=48, depth=8)
+model = dict(model_name="wfm_tiny", patch_size=8, embed_dim=128, depth=5)
 train_cfg = dict(max_epochs=10)
 optim_wrapper = dict(optimizer=dict(lr=2e-3))
