@@ -408,6 +408,24 @@ def vssd(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return (q @ k.mT)[:, None] * weights.mT[:, :, None]
 
 
+def in_conv(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The tokens of `gla` after its convolution, which leaves prefix tokens out, and its activation."""
+    maps = convolve(x[:, prefix:].mT.unflatten(2, feat_size), attn.in_proj[0], DIM)
+    return attn.act(torch.cat([x[:, :prefix], maps.flatten(2).mT], 1))
+
+
+def gla(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """Products of gates from one token to another, for each channel, in both directions; a token sees itself twice."""
+    u, width = in_conv(attn, x, prefix, feat_size), HEADS * (DIM // HEADS // 2)
+    q, k, _ = (heads(part) for part in attn.qkv_proj(u).split([width, width, DIM], dim=-1))
+    ahead, back = (heads(part).sigmoid() ** (1 / 16) for part in attn.gk_proj(u).split(width, dim=-1))
+    t = torch.arange(x.shape[1])
+    sums = ahead.log().cumsum(2), back.log().flip(2).cumsum(2).flip(2)
+    seen = (t[:, None] >= t)[..., None], (t[:, None] <= t)[..., None]
+    decays = sum((a[:, :, :, None] - a[:, :, None]).exp() * mask for a, mask in zip(sums, seen, strict=True))
+    return attn.scale * (q[:, :, :, None] * k[:, :, None] * decays).sum(-1) / q.shape[-1] ** 0.5
+
+
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
     q, k = (heads(part / attn.scale.exp().log1p()) for part in encoded(attn, x, prefix))
@@ -424,6 +442,8 @@ def values_of(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
         return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
     if hasattr(attn, "qkvo"):
         return heads(attn.qkvo(x).chunk(4, dim=-1)[2])
+    if hasattr(attn, "qkv_proj"):
+        return heads(attn.qkv_proj(in_conv(attn, x, prefix, feat_size))[..., -DIM:])
     if hasattr(attn, "kv"):
         x = reduced(attn, x, prefix, feat_size) if hasattr(attn, "sr") else x
         return heads(attn.kv(x).chunk(2, dim=-1)[1])
@@ -470,6 +490,17 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         mixed = mixed * attn.g(x)
     if hasattr(attn, "uv"):
         mixed = mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
+    if hasattr(attn, "qkv_proj"):
+        u = in_conv(attn, x, prefix, feat_size)
+        scan, near = (
+            (part / (part.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight).flatten(2)
+            for part, norm in (
+                (mixed.unflatten(2, (HEADS, -1)), attn.g_norm),
+                (u.unflatten(2, (HEADS, -1)), attn.l_norm),
+            )
+        )
+        share = attn.g_proj(u).sigmoid()
+        mixed = attn.act(share * scan + (1 - share) * near)
     if hasattr(attn, "qkvo"):
         mixed = mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
     return attn.proj(mixed) if hasattr(attn, "proj") else mixed
@@ -554,6 +585,8 @@ CASES = [
     case("wfm", "contract masks maps", cost="N"),
     case("vssd", "contract masks maps", vssd, "N"),
     case("vssd", formula=vssd, d_state=5),
+    case("gla", "contract masks maps", gla, "N"),
+    case("gla", "contract", gla, act=True),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

@@ -14,6 +14,12 @@ COLLECTIONS = {
     "mavit_": ("MAViT", "2507.00698", "Rectifying Magnitude Neglect in Linear Attention"),
     "wfm_": ("WeightFormer", "2605.01711", "Linear-Time Global Visual Modeling without Explicit Attention"),
     "vssd_": ("VSSD", "2407.18559", "VSSD: Vision Mamba with Non-Causal State Space Duality"),
+    "care_": (
+        "CARE",
+        "2411.16170",
+        "CARE Transformer: Mobile-Friendly Linear Visual Transformer via Decoupled Dual Interaction",
+    ),
+    "vig_": ("ViG", "2405.18425", "ViG: Linear-complexity Visual Sequence Learning with Gated Linear Attention"),
     # SOFT's pyramid with other attentions.
     "": ("SOFT's pyramid", "2110.11945", "SOFT: Softmax-free Transformer with Linear Complexity"),
 }

@@ -6,8 +6,23 @@ of the models of other authors. `model_name` returns the name of a pyramid.
 
 from typing import Any
 
-from soft_vit.models import flatten, inline, mavit, mila, polaformer, pyramid, ravlt, vit, vit3, vssd, weightformer
-from soft_vit.models.flatten import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models import (
+    care,
+    flatten,
+    inline,
+    mavit,
+    mila,
+    polaformer,
+    pyramid,
+    ravlt,
+    vig,
+    vit,
+    vit3,
+    vssd,
+    weightformer,
+)
+from soft_vit.models.care import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.flatten import *  # noqa: F403 - as above
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
 from soft_vit.models.mavit import *  # noqa: F403 - as above
@@ -16,6 +31,7 @@ from soft_vit.models.polaformer import *  # noqa: F403 - as above
 from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
+from soft_vit.models.vig import *  # noqa: F403 - as above
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
 from soft_vit.models.vssd import *  # noqa: F403 - as above
@@ -24,12 +40,14 @@ from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
 FAMILY_MODELS: dict[str, dict[str, Any]] = {
+    **care.CARE_MODELS,
     **flatten.FLATTEN_MODELS,
     **inline.INLINE_MODELS,
     **mavit.MAVIT_MODELS,
     **mila.MILA_MODELS,
     **polaformer.POLAFORMER_MODELS,
     **ravlt.RAVLT_MODELS,
+    **vig.VIG_MODELS,
     **vit3.VIT3_MODELS,
     **vssd.VSSD_MODELS,
     **weightformer.WEIGHTFORMER_MODELS,
@@ -43,6 +61,7 @@ __all__ = [
     "fold_batch_norm",
     "load_weights",
     "swap_attention",
+    *care.__all__,
     *flatten.__all__,
     *inline.__all__,
     *mavit.__all__,
@@ -50,6 +69,7 @@ __all__ = [
     *polaformer.__all__,
     *pyramid.__all__,
     *ravlt.__all__,
+    *vig.__all__,
     *vit.__all__,
     *vit3.__all__,
     *vssd.__all__,

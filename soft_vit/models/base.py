@@ -6,6 +6,7 @@ that call `create_staged`. `mila.py` is a short example.
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -89,7 +90,7 @@ def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     return x
 
 
-def init_linear(layer: nn.Linear) -> None:
+def init_linear(layer: nn.Linear | nn.Conv2d) -> None:
     """Draw truncated normal weights (0.02) in place, and set the bias to zero."""
     trunc_normal_(layer.weight, std=0.02)
     if layer.bias is not None:
@@ -199,6 +200,18 @@ class StagedModel(nn.Module):
     computed: ClassVar[tuple[str, ...]] = ()
     """Suffixes of buffers in released files that this package computes, such as tables of angles."""
 
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Parts of released names, and what stands for each in the names of this model; replaced in this order."""
+
+    older: ClassVar[Mapping[str, str]] = {}
+    """Parts of names in other files of the authors, and what `renamed` expects instead."""
+
+    init_convs: ClassVar[bool] = False
+    """Whether convolutions begin with truncated normal weights (0.02) and a bias of zero, as linear layers do."""
+
+    head_names: ClassVar[tuple[str, ...]] = ("head",)
+    """Names of the attributes that hold classifiers; the first is `head`."""
+
     global_pools: ClassVar[tuple[str, ...]] = ("avg", "")
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NHWC")
 
@@ -231,7 +244,9 @@ class StagedModel(nn.Module):
             for i, (dim, reduction) in enumerate(zip(embed_dims, self.reductions, strict=True))
         ]
         self.head_drop = nn.Dropout(drop_rate)
-        self.head = self.make_head(num_classes, device=device, dtype=dtype)
+        self.head: nn.Module
+        for name in self.head_names:
+            self.add_module(name, self.make_head(num_classes, device=device, dtype=dtype))
         add_img_size_hooks(self)
 
     @property
@@ -246,12 +261,12 @@ class StagedModel(nn.Module):
         return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
 
     def init_weights(self, needs_reset: bool = True) -> None:
-        """Draw random weights: truncated normal (0.02) for linear layers, torch's defaults for all others.
+        """Draw random weights: truncated normal (0.02) for linear layers, torch's defaults for others.
 
         needs_reset: also reset layers that initialise themselves; required after `to_empty` from the meta device.
         """
         for module in self.modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear | nn.Conv2d if self.init_convs else nn.Linear):
                 init_linear(module)
             elif needs_reset and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
@@ -312,11 +327,12 @@ class StagedModel(nn.Module):
         if global_pool is not None:
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes
-        self.head = self.make_head(num_classes, **get_device_dtype(self))
-        for module in self.head.modules():
-            if isinstance(module, nn.Linear):
-                init_linear(module)
-        self.head.train(self.training)
+        for name in self.head_names:
+            head = self.make_head(num_classes, **get_device_dtype(self))
+            for module in head.modules():
+                if isinstance(module, nn.Linear):
+                    init_linear(module)
+            setattr(self, name, head.train(self.training))
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -337,21 +353,35 @@ class StagedModel(nn.Module):
             self.reset_classifier(0, "")
         return take_indices
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights under the names of this model, without `computed` buffers.
+    def linear_weights(self) -> set[str]:
+        """Return the names of the weights of all linear layers."""
+        return {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
 
-        Weights that already have these names are returned unchanged. A family whose released names differ extends this.
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return released weights under the names of this model, `renamed` and without `computed` buffers.
+
+        Convolutions of 1 x 1 that are linear layers of this model lose two dimensions. Weights that already have these
+        names and shapes are returned unchanged. A family whose files differ in other ways extends this.
         """
-        return {
-            name: value for name, value in state_dict.items() if not (self.computed and name.endswith(self.computed))
-        }
+        linear, weights = self.linear_weights(), {}
+        for name, value in state_dict.items():
+            for released, own in (*self.older.items(), *self.renamed.items()):
+                name = name.replace(released, own)
+            if not (self.computed and name.endswith(self.computed)):
+                weights[name] = value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
+        return weights
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of this model under the released names, with `computed` buffers: invert `own_state_dict`.
 
-        A family whose released names or buffers differ extends this.
+        A family whose files differ in more than `renamed` extends this.
         """
-        return dict(state_dict)
+        weights = {}
+        for name, value in state_dict.items():
+            for released, own in reversed(self.renamed.items()):
+                name = name.replace(own, released)
+            weights[name] = value
+        return weights
 
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
@@ -489,7 +519,7 @@ def create_staged(
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
 
-    For names that combine an attention and a size; other models have a function in the file of their family.
+    For names that differ in numbers alone; see `register_family`.
     """
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -498,3 +528,21 @@ def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[...,
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
     return register_model(entrypoint)
+
+
+def register_family(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+) -> None:
+    """Register an entrypoint for each of models, names and arguments of cls, and add it to the module of cls.
+
+    The module has `default_cfgs` already. feature_indices: see `create_staged`.
+    """
+
+    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+
+    create.__module__ = cls.__module__
+    for name in models:
+        setattr(sys.modules[cls.__module__], name, register_named(name, create))

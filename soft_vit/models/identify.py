@@ -40,7 +40,8 @@ def describe_file(path: str | Path) -> list[str]:
     lines = [f"It holds weights of {' or '.join(models)}: {count / 1e6:.2f} M numbers, all finite."]
     if weights.notes.model in models:
         lines.append("Its notes name the model.")
-    head = weights.get("head.weight")
+    names = [f"{head}.weight" for head in _heads(models[0])]
+    head = next((weights[name] for name in names if name in weights), None)
     lines.append("It is without a head." if head is None else f"Its head distinguishes {head.shape[0]} classes.")
     lines.append(f"Its sha256 is {sha256_of(path)}.")
     return [*lines, _how_it_is_found(path, models)]
@@ -109,6 +110,12 @@ def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:
     blocks = {match.groups() for name in names if (match := re.match(pattern, name))}
     stages = [stage for stage, _ in blocks]
     return tuple(stages.count(stage) for stage in sorted(set(stages)))
+
+
+def _heads(model: str) -> list[str]:
+    """Return the names of the linear classifiers of a model in its own and in released files."""
+    names = timm.get_pretrained_cfg(model).classifier
+    return [*([names] if isinstance(names, str) else names), "classifier.head"]
 
 
 def _how_it_is_found(path: Path, models: list[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from timm.layers import DropPath, trunc_normal_
+from timm.layers import DropPath
 from timm.models import register_model
 from torch import Tensor, nn
 
@@ -136,6 +136,7 @@ class RAVLT(StagedModel):
 
     finish_names = ("proj", "norm", "act")
     computed = (".RoPE.angle",)
+    init_convs = True
 
     linear_attention: ClassVar[type[GatedRotaryAttention]] = RALAttention
 
@@ -171,14 +172,6 @@ class RAVLT(StagedModel):
         self.act = nn.SiLU()
         self.init_weights(needs_reset=False)
 
-    def init_weights(self, needs_reset: bool = True) -> None:
-        super().init_weights(needs_reset)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-
     def finish(self, x: Tensor, norm: bool = True) -> Tensor:
         return self.act(self.norm(self.proj(x))) if norm else x
 
@@ -194,18 +187,6 @@ class RAVLT(StagedModel):
         if isinstance(self.proj, nn.Identity):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
-
-    def linear_weights(self) -> set[str]:
-        """Return the names of the weights of all linear layers."""
-        return {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights, whose 1 x 1 convolutions of tokens are linear layers in this package."""
-        linear = self.linear_weights()
-        return {
-            name: value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
-            for name, value in super().own_state_dict(state_dict).items()
-        }
 
     def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         linear = self.linear_weights()

@@ -124,7 +124,7 @@ def test_what_is_dropped_and_new() -> None:
 def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
     name, options = MODELS["EVA-02"]
     model = create(name, {**options, "depth": 1})
-    if kind in ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer", "vssd", "wfm"):
+    if kind in ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer", "vssd", "wfm", "gla"):
         with pytest.raises(ValueError, match="rotates the query and key of each token"):
             soft_vit.swap_attention(model, kind)
         return

@@ -19,8 +19,8 @@ SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 
 @pytest.fixture(autouse=True)
 def few_families(monkeypatch):
-    """Compare a file with two models of other families instead of all."""
-    monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny"])
+    """Compare a file with three models of other families instead of all."""
+    monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny", "care_s0"])
 
 
 def zeros(shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
@@ -34,6 +34,7 @@ def zeros(shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
         ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
         ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
         ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
+        ("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*\n.* 1000 classes"),
     ],
 )
 def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):

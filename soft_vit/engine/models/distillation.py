@@ -109,8 +109,8 @@ class DistillClassifier(TimmProgressClassifier):
         std. Checkpoints do not contain the teacher.
     distillation: `hard` or `soft`. tau: the temperature of `soft`.
 
-    The teacher sees the batch, in RGB, after mixup. The student has one head for both terms, without DeiT's
-    distillation token.
+    The teacher sees the batch, in RGB, after mixup. Models with a head for the teacher (`set_distilled_training` in
+    timm) learn each term in its own head, all others both in one.
     """
 
     def __init__(
@@ -125,6 +125,8 @@ class DistillClassifier(TimmProgressClassifier):
         if distillation not in ("hard", "soft"):
             raise ValueError(f"distillation must be hard or soft, got {distillation!r}.")
         super().__init__(*args, **kwargs)
+        if hasattr(self.model, "set_distilled_training"):
+            self.model.set_distilled_training()
         self.teacher_options = teacher
         # Built when training begins, because a test does not need it; in a list, because a submodule's weights would be
         # in every checkpoint.
@@ -152,10 +154,16 @@ class DistillClassifier(TimmProgressClassifier):
         return super().loss(inputs, data_samples, teacher_scores=self.teacher(inputs), **kwargs)
 
     def _get_loss(
-        self, cls_score: Tensor, data_samples: list[DataSample], *, teacher_scores: Tensor, **kwargs: Any
+        self,
+        cls_score: Tensor | tuple[Tensor, Tensor],
+        data_samples: list[DataSample],
+        *,
+        teacher_scores: Tensor,
+        **kwargs: Any,
     ) -> dict[str, Tensor]:
+        cls_score, distilled = cls_score if isinstance(cls_score, tuple) else (cls_score, cls_score)
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         # MMEngine adds up the values with "loss" in their names, and logs the sum as "loss".
         losses["loss_labels"] = (1 - self.alpha) * losses.pop("loss")
-        losses["loss_teacher"] = self.alpha * teacher_loss(cls_score, teacher_scores, self.distillation, self.tau)
+        losses["loss_teacher"] = self.alpha * teacher_loss(distilled, teacher_scores, self.distillation, self.tau)
         return losses

@@ -14,6 +14,7 @@ from soft_vit.layers.attention.efficient import EfficientAttention
 from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
+from soft_vit.layers.attention.gla import GatedLinearAttention
 from soft_vit.layers.attention.hydra import HydraAttention
 from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
@@ -80,6 +81,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "ttt_glu": TTTGLUAttention,
     "wfm": WeightFormerAttention,
     "vssd": VSSDAttention,
+    "gla": GatedLinearAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""

@@ -57,7 +57,7 @@ def test_losses_are_float32_under_autocast_and_every_parameter_has_a_gradient(sm
     assert all(parameter.grad.isfinite().all() for parameter in detector.parameters())
 
 
-@pytest.mark.parametrize("family", ["vssd", "wfm"])
+@pytest.mark.parametrize("family", ["vssd", "wfm", "care", "vig", "vig_h"])
 def test_a_step_of_retinanet_on_other_families(family):
     """A model of one stride has a pyramid made from its last map."""
     name, small = FAMILIES[family]

@@ -36,7 +36,7 @@ def test_losses_are_float32_under_autocast_and_every_parameter_gets_a_gradient(k
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
-@pytest.mark.parametrize("family", ["vssd", "wfm"])
+@pytest.mark.parametrize("family", ["vssd", "wfm", "care", "vig", "vig_h"])
 def test_a_step_of_upernet_on_other_families(family):
     name, small = SMALL[family]
     model = TimmSegmentor({"model_name": name, **small}, {"channels": 16}, 11)

@@ -83,6 +83,16 @@ def test_sum_of_both_losses(teacher_file):
     assert {"loss_labels", "loss_teacher", "train_acc"} < logged.keys()
 
 
+def test_a_head_for_the_teacher_learns_from_it_alone(teacher_file):
+    model = student(teacher_file, model_name="care_s0").train()
+    losses = model.loss(torch.randn(3, 3, 32, 32), [DataSample().set_gt_label(label) for label in (1, 9, 4)])
+    for loss, (own, other) in {"loss_labels": ("head", "dist_head"), "loss_teacher": ("dist_head", "head")}.items():
+        model.zero_grad()
+        losses[loss].backward(retain_graph=True)
+        assert model.model.get_submodule(own).fc.weight.grad.any()
+        assert model.model.get_submodule(other).fc.weight.grad is None
+
+
 @pytest.mark.parametrize("size", [(32, 32), (48, 40)])
 def test_teacher_sees_its_own_kind_of_image(size):
     pixels = torch.rand(2, 3, 32, 32) * 255

@@ -179,6 +179,7 @@ def test_no_tensor_has_n_squared_elements(case: Case) -> None:
         ("bigbird", {"block_size": 0}),
         ("focused", {"power": 0}),
         ("gau", {"chunk_size": 0}),
+        ("gla", {"gate_rank": 0}),
         ("linear", {"features": "gelu"}),
         ("linformer", {"proj_k": 0}),
         ("longformer", {"global_grid": (0, 0)}),

@@ -1,5 +1,6 @@
 """The families of the zoo, a row each: what differs between them in the tests that all of them pass."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ class Family:
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
     folder: of the golden files, where several rows share one.
     staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
+    side: of a map, from the side of an image and the map's stride; rounded up by default.
+    proj_drop: whether the MLPs have dropout.
     """
 
     models: tuple[str, ...]
@@ -31,6 +34,8 @@ class Family:
     tolerance: float = 1e-5
     folder: str = ""
     staged: bool = True
+    side: Callable[[int, int], int] = lambda side, stride: -(-side // stride)
+    proj_drop: bool = True
 
     @property
     def tiny(self) -> str:
@@ -52,6 +57,7 @@ ROTARY: dict[str, Any] = dict(
     draw=draw_rotary,
     factor=rotary_factor,
     skipped=(".RoPE.angle",),
+    proj_drop=False,
 )
 
 
@@ -84,6 +90,25 @@ def vssd_factor(name: str) -> float:
     return 1.5 if name.endswith("to_qkv.weight") else quiet_cpe(name)
 
 
+def care_factor(name: str) -> float:
+    if name.endswith(".gamma"):
+        return 0.2
+    return 2.0 if name.endswith(".qk.weight") else 1.0
+
+
+def vig_factor(name: str) -> float:
+    if name.endswith(".gk_proj.1.weight"):
+        return 4.0
+    branch = name.endswith((".o_proj.weight", ".down_proj.weight", ".fc2.weight", ".qkv_proj.weight"))
+    conv = re.search(r"^patch_embed\.(proj\.[03]|[05])\.weight$|downsample\.1\.weight$", name)
+    return 0.25 if branch or conv else 1.0
+
+
+def vig_side(side: int, stride: int) -> int:
+    """A convolution of 9 pixels at a stride of 8 with a padding of one, and one that rounds up."""
+    return -(-((side - 7) // 8 + 1) // 2)
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -100,6 +125,7 @@ FAMILIES: dict[str, Family] = {
     "inline_pvt": Family(
         models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
         small=SMALL_PVT,
+        side=int.__floordiv__,
         folder="inline",
     ),
     "inline_swin": Family(
@@ -117,6 +143,7 @@ FAMILIES: dict[str, Family] = {
     "pola_pvt": Family(
         models=sizes("pola_pvt", "tiny", "small", "medium", "large"),
         small=SMALL_PVT,
+        side=int.__floordiv__,
         tolerance=2e-5,
         folder="polaformer",
     ),
@@ -129,6 +156,7 @@ FAMILIES: dict[str, Family] = {
     "flatten_pvt": Family(
         models=sizes("flatten_pvt", "tiny", "small", "medium", "large"),
         small=SMALL_PVT,
+        side=int.__floordiv__,
         folder="flatten",
     ),
     "flatten_pvt_v2": Family(
@@ -170,6 +198,7 @@ FAMILIES: dict[str, Family] = {
         folder="weightformer",
         models=("wfm_tiny", "wfm_small", "wfm_base"),
         small=dict(embed_dim=24, depth=3),
+        side=int.__floordiv__,
         draw=wfm_draw,
         factor=wfm_factor,
         unbiased=True,
@@ -178,6 +207,26 @@ FAMILIES: dict[str, Family] = {
         models=("vssd_micro", "vssd_tiny", "vssd_small", "vssd_base"),
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3), d_state=8),
         factor=vssd_factor,
+    ),
+    "care": Family(
+        models=("care_s0", "care_s1", "care_s2"),
+        small=dict(depths=(1, 1, 2, 2), embed_dims=(16, 24, 32, 48), num_heads=(0, 0, 2, 3), ratios=((2, 2),) * 4),
+        factor=care_factor,
+        side=int.__floordiv__,
+    ),
+    "vig": Family(
+        models=("vig_tiny", "vig_small", "vig_base"),
+        small=dict(embed_dim=24, depth=3, num_heads=3),
+        factor=vig_factor,
+        unbiased=True,
+        side=vig_side,
+    ),
+    "vig_h": Family(
+        folder="vig",
+        models=("vig_h_tiny", "vig_h_small", "vig_h_base"),
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
+        factor=vig_factor,
+        unbiased=True,
     ),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
 }

@@ -59,7 +59,9 @@ def test_every_model(name: str) -> None:
     assert resolve_data_config(model=model)["crop_pct"] == cfg["crop_pct"]
     assert (model.num_classes, model.num_features) == (1000, model.head_hidden_size)
     assert own[cfg["first_conv"] + ".weight"].shape[1] == model.in_chans == 3
-    assert model.get_submodule(cfg["classifier"]) is model.get_classifier()
+    classifier, found = cfg["classifier"], model.get_classifier()
+    names, layers = ((classifier,), (found,)) if isinstance(classifier, str) else (classifier, found)
+    assert all(model.get_submodule(name) is layer for name, layer in zip(names, layers, strict=True))
     parameters = {n for n, _ in model.named_parameters()}
     if name in SMALLEST:
         for coarse in (False, True):
@@ -95,10 +97,8 @@ def test_features_and_pruning(family: str) -> None:
     with torch.no_grad():
         final, maps = model.forward_intermediates(x)
         torch.testing.assert_close(model.forward_features(x), final, rtol=0, atol=0)
-        # PVT and WeightFormer leave out what does not fill a patch, all others round up.
-        up = not family.endswith(("_pvt", "wfm"))
         for feature, info in zip(maps, model.feature_info, strict=True):
-            sides = ((side + up * (info["reduction"] - 1)) // info["reduction"] for side in (height, width))
+            sides = (ROWS[family].side(side, info["reduction"]) for side in (height, width))
             assert feature.shape[1:] == (info["num_chs"], *sides)
             assert feature.is_contiguous()
         extractor = create(family, features_only=True)
@@ -151,7 +151,7 @@ def test_heads_and_gradients(family: str) -> None:
 @every_family
 def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
     """The size comes from timm's configuration. Every attention and MLP has dropout, except MILA's attention."""
-    rates = {"drop_path_rate": 0.5, **({} if family in ("ravlt", "mavit") else {"proj_drop_rate": 0.25})}
+    rates = {"drop_path_rate": 0.5, **({"proj_drop_rate": 0.25} if ROWS[family].proj_drop else {})}
     cfg = {"input_size": (3, 96, 64)}
     row = ROWS[family]
     model = timm.create_model(row.tiny, device="meta", pretrained_cfg_overlay=cfg, **rates, **row.small)

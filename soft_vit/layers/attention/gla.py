@@ -1,0 +1,92 @@
+"""Gated linear attention in both directions, of ViG (Liao et al. 2024, arXiv 2405.18425).
+
+Letters: B batch, H heads, P prefix tokens, N tokens of a map, C channels, D channels of a head, M features of one.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, Rotate, at_least, split_heads
+from soft_vit.layers.attention.local_conv import depthwise_conv, grid_maps
+from soft_vit.layers.embed import map_to_tokens
+from soft_vit.ops.gated import gated_linear_attention
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least_float32
+
+# Gates are the sigmoid to the power of one over this, so that they begin close to one.
+GATE_POWER = 16
+
+
+def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
+    """Return `norm(x)` in at least fp32, for x of any dtype."""
+    return F.rms_norm(at_least_float32(x), norm.normalized_shape, at_least_float32(norm.weight), norm.eps)
+
+
+class GatedLinearAttention(Attention):
+    """`proj(r norm(y) + (1 - r) norm(u))`: scans y of the tokens in both directions, in which a state decays by gates.
+
+    u are the tokens after a 3x3 depthwise convolution, and r is a sigmoid of them. A scan of all tokens, row by row,
+    adds `k_t v_t^T` to a state whose M = D / 2 features decay by gates of each token, and reads it by q_t; it has no
+    denominator, and so both parts have an RMSNorm over each head. The log gates are `logsigmoid(.) / 16`.
+
+    act: apply SiLU to u and to what is projected. gate_rank: of the layer that gives the gates. scale: of the sum of
+        both directions before its norm, where it matters for small sums alone.
+    """
+
+    cost: str = "N"
+    prefix: ClassVar[str] = "as all tokens, before the map, but left out of the convolution"
+    # Norms, rotations and convolutions are of the width of a head, queries and keys of half of it.
+    qk_norm: ClassVar[bool] = False
+    qk_of_each_token: ClassVar[bool] = False
+    no_mask: str = ""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        act: bool = False,
+        gate_rank: int = 16,
+        scale: float = 0.5,
+        proj_drop: float = 0.0,
+        device=None,
+        dtype=None,
+        **options: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(dim, num_heads, **dd, **options)
+        rank, self.scale = at_least("gate_rank", gate_rank), scale
+        self.key_width = num_heads * ((self.head_dim + 1) // 2)
+        self.act: nn.Module = nn.SiLU() if act else nn.Identity()
+        self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
+        self.qkv_proj = nn.Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
+        self.gk_proj = nn.Sequential(nn.Linear(dim, rank, bias=False, **dd), nn.Linear(rank, 2 * self.key_width, **dd))
+        self.g_norm = nn.RMSNorm(self.head_dim, eps=1e-6, **dd)
+        self.l_norm = nn.RMSNorm(self.head_dim, eps=1e-6, **dd)
+        self.g_proj = nn.Linear(dim, dim, **dd)
+        self.proj = nn.Linear(dim, dim, bias=False, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout
+    ) -> Tensor:
+        """Return the scaled sum of both scans `[B, H, P + N, D]`, in at least fp32, for queries, keys and log gates."""
+        k, v, forward_gate, backward_gate = map(layout.keep, (k, v, forward_gate, backward_gate))
+        return self.scale * gated_linear_attention(q, k, v, forward_gate, backward_gate)
+
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        u = map_to_tokens(self.in_proj(grid_maps(x[:, None], layout)))
+        if layout.num_prefix_tokens:
+            u = torch.cat([x[:, : layout.num_prefix_tokens], u], dim=1)
+        u = self.act(u)
+        sizes, width = [self.key_width] * 2, x.shape[2]
+        q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(u).split([*sizes, width], dim=-1))
+        log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER
+        gates = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
+        y = rms_norm(self.attend(q, k, v, *gates, layout).transpose(1, 2), self.g_norm).flatten(2).to(u.dtype)
+        near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).flatten(2).to(u.dtype)
+        return self.proj_drop(self.proj(self.act(near + self.g_proj(u).sigmoid() * (y - near))))
