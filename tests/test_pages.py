@@ -7,6 +7,7 @@ ends in the function of `ENDS_IN`, whose arguments are checked.
 import importlib
 import re
 import shlex
+import tarfile
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import product
@@ -126,6 +127,9 @@ class Desk:
         for place in product(("train", "val"), ("cat", "dog")):
             (folder / "images").joinpath(*place).mkdir(parents=True)
             image.save((folder / "images").joinpath(*place, "1.png"))
+        with tarfile.open(folder / "images" / "train-0000.tar", "w") as shard:
+            shard.add(folder / "images" / "train" / "cat" / "1.png", "1.png")
+            shard.addfile(tarfile.TarInfo("1.cls"))
         torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
 

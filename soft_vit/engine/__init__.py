@@ -20,7 +20,7 @@ mmpretrain.utils.dependency.WITH_MULTIMODAL = False
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import BadImagesHook
-from soft_vit.engine.data.datasets import ImageTree, ShapesDataset
+from soft_vit.engine.data.datasets import ImageTree, ShapesDataset, TimmDataset
 from soft_vit.engine.data.naflex import NaFlexDataPreprocessor, NaFlexDataset, OvalsDataset, TokenBudgetSampler
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop

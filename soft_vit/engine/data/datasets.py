@@ -12,9 +12,10 @@ from soft_vit.data import CLASSES, ShapeImages
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import find_images, find_multi_label_images
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.data.named import find_named_images
 from soft_vit.registry import DATASETS, register
 
-__all__ = ["ImageTree", "ShapesDataset"]
+__all__ = ["ImageTree", "ShapesDataset", "TimmDataset"]
 
 
 @register(DATASETS)
@@ -84,6 +85,49 @@ class ImageTree(ReadingDataset):
     def pack(self, info: dict, content: Image.Image) -> Any:
         entry = Entry(*info.pop("entry"))
         return self.pipeline({**info, "img": content, "img_path": entry.name})
+
+
+@register(DATASETS)
+class TimmDataset(ReadingDataset):
+    """A data set by the name that timm gives it, with a pipeline.
+
+    name, split, download: as of `soft_vit.engine.data.named.find_named_images`. data_root: the folder of its files.
+    classes: their names, where the data set has none. A sample enters the pipeline as one of `ImageTree`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data_root: str = "data",
+        split: str = "train",
+        download: bool = False,
+        classes: Sequence[str] | None = None,
+        pipeline: list = (),
+        **kwargs: Any,
+    ) -> None:
+        self.images = find_named_images(name, data_root, split, download)
+        names = classes if classes is not None else self.images.classes
+        super().__init__(metainfo={"classes": tuple(names)} if names else {}, pipeline=pipeline, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        return [{"position": i} for i in range(len(self.images))]
+
+    def get_data_info(self, idx: int) -> dict:
+        info = super().get_data_info(idx)
+        return {**info, "gt_label": self.images.label(info["position"])}
+
+    def get_cat_ids(self, idx: int) -> list[int]:
+        """The class of an image, for wrappers such as ClassBalancedDataset."""
+        return [self.get_data_info(idx)["gt_label"]]
+
+    def read(self, info: dict) -> Image.Image:
+        return self.images.image(info["position"])
+
+    def substitute(self, info: dict) -> Image.Image:
+        return Image.new("RGB", (256, 256))
+
+    def pack(self, info: dict, content: Image.Image) -> Any:
+        return self.pipeline({**info, "img": content})
 
 
 def _part(samples: list[tuple[Entry, Any]], val_fraction: float, held_out: bool) -> list[tuple[Entry, Any]]:

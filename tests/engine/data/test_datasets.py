@@ -1,11 +1,17 @@
 """Data sets of labelled images."""
 
+import io
+import tarfile
+
 import pytest
+from engine.runs import DEMO, assert_same_state
 from mmengine.registry import DATASETS, DefaultScope
+from PIL import Image
 
 from soft_vit.data import CLASSES, SPLITS, draw_shape
 from soft_vit.data.archives import Entry
-from soft_vit.engine import ImageTree, ShapesDataset
+from soft_vit.engine import ImageTree, ShapesDataset, TimmDataset
+from soft_vit.engine.run import train
 
 
 @pytest.mark.parametrize("name", ["ShapesDataset", "soft_vit.ShapesDataset"])
@@ -57,3 +63,53 @@ def test_subset_keeps_its_images_and_memory_changes_nothing():
             assert info["gt_label"] == position % 10
             # As a transform may.
             info["img"][:] = 0
+
+
+SHARDS = """
+_base_ = ["{demo}"]
+data_root = "{root}"
+train_pipeline = [dict(type="TimmAugment", img_size=32), dict(type="PackInputs")]
+train_dataloader = dict(
+    batch_size=2,
+    num_workers=2,
+    dataset=dict(_delete_=True, type="TimmDataset", name="wds/", data_root=data_root, pipeline=train_pipeline),
+)
+model = dict(depths=[1, 1, 1, 1])
+train_cfg = dict(type="ExactIterLoop", _delete_=True, max_iters=5)
+param_scheduler = []
+val_dataloader = None
+val_evaluator = None
+val_cfg = None
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=1, max_keep_ckpts=-1), watch=None)
+"""
+
+
+def test_a_run_on_shards_resumes_at_the_very_sample(tmp_path):
+    for shard in range(2):
+        with tarfile.open(tmp_path / f"train-{shard}.tar", "w") as archive:
+            for i in range(3):
+                stream = io.BytesIO()
+                Image.fromarray(draw_shape(0, 3 * shard + i, 32).image).save(stream, "PNG")
+                for name, data in ((f"{i}.png", stream.getvalue()), (f"{i}.cls", str(i).encode())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    config = tmp_path / "shards.py"
+    config.write_text(SHARDS.format(demo=DEMO, root=tmp_path))
+    options = {"image_size": 32}
+    train(config, options=options, work_dir=tmp_path / "whole")
+    # In the middle of an epoch of three steps.
+    train(config, options=options, work_dir=tmp_path / "again", resume=str(tmp_path / "whole" / "iter_2.pth"))
+    assert_same_state(tmp_path / "whole" / "iter_5.pth", tmp_path / "again" / "iter_5.pth", "state_dict", "optimizer")
+
+
+def test_wrappers_and_unreadable_images_of_a_data_set_by_name(tmp_path):
+    for name in "ab":
+        (tmp_path / "val" / name).mkdir(parents=True)
+        Image.new("RGB", (5, 6), "red" if name == "a" else "blue").save(tmp_path / "val" / name / "0.png")
+    (tmp_path / "val" / "b" / "1.png").write_bytes(b"damaged")
+    dataset = TimmDataset("", str(tmp_path), "val", test_mode=True)
+    assert dataset.metainfo["classes"] == ("a", "b")
+    assert [dataset.get_cat_ids(i) for i in range(3)] == [[0], [1], [1]]
+    assert [dataset[i]["img"].getpixel((0, 0)) for i in range(3)] == [(255, 0, 0), (0, 0, 255), (0, 0, 0)]
+    assert dataset.bad_images() == [2]

@@ -1,0 +1,5 @@
+# python tools/train.py configs/cifar/softmax_pyramid_pico_cifar10.py
+# Downloads CIFAR-10 to data/cifar; --cfg-options image_size=64 enlarges the images. Not run on the real data here.
+_base_ = ["../_base_/default_runtime.py", "../_base_/cifar.py"]
+
+model = dict(model_name="softmax_pyramid_pico")
