@@ -112,8 +112,15 @@ def whole_and_resumed(rank: int, names: list[str], folder: Path) -> list[list[li
     return [[trained_with(name, rank, folder, parts) for parts in runs] for name in names]
 
 
-def test_optimizers_of_timm_go_on_exactly_in_two_processes(tmp_path):
-    names = ["timm.lion", "timm.adafactor", "timm.lamb", "timm.muon", "timm.nadamuon"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["timm.lion", "timm.lamb"],
+        pytest.param(["timm.adafactor", "timm.muon", "timm.nadamuon"], marks=pytest.mark.slow),
+    ],
+    ids=["quick", "slow"],
+)
+def test_optimizers_of_timm_go_on_exactly_in_two_processes(names, tmp_path):
     first, second = call_in_ranks(2, tmp_path, whole_and_resumed, names, tmp_path)
     for name, of_first, of_second in zip(names, first, second, strict=True):
         for others in (of_first[1], *of_second):

@@ -175,7 +175,7 @@ def test_mistakes_in_a_schedule(wrong):
 # Runs
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "timm.muon")) for n in CHOSEN])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "timm.lion")) for n in CHOSEN])
 def test_resumed_run_with_clipping_accumulation_average_and_schedule(tmp_path, name):
     """Two epochs at once or one by one: the same weights, averages and moments. Five batches are 2, 2 and 1."""
     options = tiny(images=10, batch=2, epochs=2, validation=2) | {
