@@ -111,7 +111,7 @@ def _cells(group: Sequence[Result], columns: Iterable[tuple[str, int]]) -> list[
 
 
 def report_task(task: str, results: dict[Run, Result]) -> str:
-    """Return, in Markdown, whether the control is at chance, and the tables of kinds, variants and blocks."""
+    """Return, in Markdown, whether the control is at chance, and the tables of kinds, blocks and variants."""
     groups: dict[tuple[str, int], list[Result]] = {}
     for run, result in results.items():
         groups.setdefault((run.kind, run.keep), []).append(result)
@@ -130,8 +130,10 @@ def report_task(task: str, results: dict[Run, Result]) -> str:
     for kind in dict.fromkeys(kind.partition(":")[0] for kind, _ in groups):
         found = [groups.get((f"{kind}:{options}" if options else kind, keep)) for options, keep in VARIANTS.values()]
         variants.append([kind, *(_share(group) if group else "" for group in found)])
-    tables = [(["kind", "seeds", "of the teacher", *KIND_COLUMNS], kinds), (["kind", *VARIANTS], variants)]
-    return "\n\n".join([text, *(markdown_table(*table) for table in [*tables, (["kind", *BLOCK_COLUMNS], blocks)])])
+    tables = [(["kind", "seeds", "of the teacher", *KIND_COLUMNS], kinds), (["kind", *BLOCK_COLUMNS], blocks)]
+    if len(groups) > len(plain):
+        tables.append((["kind", *VARIANTS], variants))
+    return "\n\n".join([text, *(markdown_table(*table) for table in tables)])
 
 
 def write_report(results: dict[Run, Result], out: Path, command: str) -> None:

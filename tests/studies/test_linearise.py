@@ -126,8 +126,8 @@ def test_page(tmp_path):
     assert cells[0][1:4] == ["2", "97.5 (95.0 to 100.0)", "10.0"]
     assert cells[0][5] == "78.0 78.0 78.0"
     assert "The control has 24.0 %: not valid." in page
-    # In the table of variants, after that of kinds.
-    assert cells[3][1:3] == ["97.5 (95.0 to 100.0)", "75.0"]
+    # In the table of variants, after those of kinds and blocks.
+    assert cells[6][1:3] == ["97.5 (95.0 to 100.0)", "75.0"]
 
 
 @pytest.mark.parametrize("kind", ["lineal", "none:features=elu"])
