@@ -79,10 +79,11 @@ class TimmProgressClassifier(TimmClassifier):
     def _get_loss(
         self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
     ) -> dict[str, torch.Tensor]:
-        if getattr(self.loss_module, "use_soft", False) and "gt_score" not in data_samples[0]:
+        is_soft = getattr(self.loss_module, "use_soft", False)
+        if is_soft and "gt_score" not in data_samples[0]:
             # With as many images as classes, labels would be broadcast to scores.
             raise ValueError("model.loss.use_soft=True needs mixup, cutmix or smoothing in data_preprocessor.")
-        if self.multi_label != ("gt_label" not in data_samples[0]):
+        if not is_soft and ("gt_score" if self.multi_label else "gt_label") not in data_samples[0]:
             raise ValueError(
                 f"multi_label must be equal in model and data sets, got model.multi_label={self.multi_label}."
             )
