@@ -180,7 +180,7 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     """Return the images of a split, each with any number of classes, that `root/split.csv` or `root/split.txt` lists.
 
     The images lie in `root/split`, in an archive of it, or in root itself. A line of `split.txt` is a file name and its
-    classes, separated by TABs, or by spaces if the line has no TAB. `split.csv` has a header and the file name in its
+    classes, separated by TABs, or by spaces in a line without TABs. `split.csv` has a header and the file name in its
     first column. Its second and last column holds the classes, separated by `|`, `;` or spaces; or each further column
     is a class, with 1 for images that have it and 0 for others.
 
