@@ -34,7 +34,7 @@ def zeros(shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
         ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
         ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
         ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
-        ("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*\n.* 1000 classes"),
+        ("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
     ],
 )
 def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):
