@@ -11,7 +11,8 @@ from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention
-from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
+from soft_vit.layers.mlp import linear
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 
@@ -21,32 +22,29 @@ ALPHA = 4.0
 EPS = 1e-6
 
 
-def raised(x: Tensor, power: Tensor) -> Tensor:
-    """Return `|x|^p` for `p = 1 + 4 sigmoid(power)`, at least fp32."""
-    return at_least_float32(x).abs() ** (1 + ALPHA * power.sigmoid())
+def log_powers(x: Tensor, power: Tensor) -> Tensor:
+    """Return `p log|x|` for `p = 1 + 4 sigmoid(power)`, at least fp32; finite also where x is zero."""
+    x = at_least_float32(x).abs()
+    return x.clamp(min=torch.finfo(x.dtype).tiny).log() * (1 + ALPHA * power.sigmoid())
 
 
-def polar_features(x: Tensor, power: Tensor) -> Tensor:
-    """Return `[relu(x)^p, relu(-x)^p]` of `[B, H, P + N, D]`, `[B, H, P + N, 2 D]`, at least fp32; see `raised`."""
-    size, zero = raised(x, power), torch.zeros((), dtype=at_least_float32(x).dtype, device=x.device)
-    return torch.cat([torch.where(x > 0, size, zero), torch.where(x > 0, zero, size)], dim=-1)
-
-
-def positive(x: Tensor) -> Tensor:
-    """Return x, and 1 where it is zero; a factor that cancels in a quotient."""
-    return torch.where(x > 0, x, 1.0)
+def polar_features(x: Tensor, log_size: Tensor) -> Tensor:
+    """Return `exp(log_size)` of `[B, H, P + N, D]` where x is positive, then where it is negative: `[..., 2 D]`."""
+    # Not copysign, which ONNX lacks.
+    signed = log_size.exp() * x.sign()
+    positive = signed.relu()
+    return torch.cat([positive, positive - signed], dim=-1)
 
 
 def halved(v: Tensor) -> Tensor:
     """Return values `[B, H, N, D]` as halves of heads `[B, 2 H, N, W]`; of an odd D the first has a zero before it."""
-    first, second = v.split([v.shape[3] // 2, v.shape[3] - v.shape[3] // 2], dim=3)
-    return torch.stack([F.pad(first, (v.shape[3] % 2, 0)), second], dim=2).flatten(1, 2)
+    v = F.pad(v, (1, 0)) if v.shape[3] % 2 else v
+    return v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
 
 
 def unhalved(x: Tensor, head_dim: int) -> Tensor:
     """Invert `halved`, for heads of head_dim channels."""
-    first, second = x.unflatten(1, (-1, 2)).unbind(2)
-    return torch.cat([first[..., head_dim % 2 :], second], dim=-1)
+    return x.unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)[..., -head_dim:]
 
 
 class PolaFormerAttention(PositionalKeyAttention):
@@ -75,24 +73,25 @@ class PolaFormerAttention(PositionalKeyAttention):
         by their sum plus 1e-6 for each token. Everything inside is at least fp32.
         """
         dtype, count, power = v.dtype, k.shape[2], at_least_float32(self.power)
-        # So scaled, products of fifth powers do not overflow.
-        k_size = positive(max_over_tokens(raised, (k,), (power,)).amax(3, keepdim=True))
+        # The powers are divided by the largest of a head's keys or of a query: products of fifth powers would overflow.
+        k_largest = log_powers(k.detach().abs().amax(2, keepdim=True), power.detach()).amax(3, keepdim=True)
 
         def state(k: Tensor, v: Tensor, power: Tensor) -> tuple[Tensor, Tensor]:
-            k = polar_features(k, power) / k_size
+            k = polar_features(k, log_powers(k, power) - k_largest)
             v = at_least_float32(v).unflatten(1, (k.shape[1], 2)).transpose(2, 3).flatten(3)
             return k.mT @ v / count, k.sum(2)[..., None] / count
 
         def read(q: Tensor, power: Tensor, kv: Tensor, mean: Tensor) -> Tensor:
-            q = polar_features(q, power)
-            q_size = positive(q.detach().amax(-1, keepdim=True))
-            q = q / q_size
+            sizes = log_powers(q, power)
+            largest = sizes.detach().amax(-1, keepdim=True)
             # Unlike signs become like ones when the halves of either side are swapped: of the state, which is small.
-            halves, swapped = kv.shape[3] // 2, q.shape[3] // 2
-            like, unlike = kv.split(halves, dim=-1)
-            weighted = (q @ torch.cat([like, unlike.roll(swapped, 2)], dim=-1)).unflatten(3, (2, halves))
-            total = q @ torch.cat([mean, mean.roll(swapped, 2)], dim=-1) + EPS / (q_size * k_size)
-            return (weighted / total[..., None]).transpose(2, 3).flatten(1, 2).to(dtype)
+            like, unlike = kv.chunk(2, dim=-1)
+            swapped = q.shape[3]
+            state = torch.cat([like, unlike.roll(swapped, 2), mean, mean.roll(swapped, 2)], dim=-1)
+            x = polar_features(q, sizes - largest) @ state
+            weighted, total = x[..., :-2].unflatten(3, (2, -1)), x[..., -2:] + EPS * (-largest - k_largest).exp()
+            # As tokens, which the projection takes.
+            return (weighted / total[..., None]).transpose(1, 2).flatten(2, 3).transpose(1, 2).to(dtype)
 
         kv, mean = sum_over_tokens(state, (k, v), (power,))
         return map_tokens(read, (q,), (power, kv, mean))
@@ -104,4 +103,4 @@ class PolaFormerAttention(PositionalKeyAttention):
         return unhalved(x, self.head_dim)
 
     def gated(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return mixed * self.g(x)
+        return mixed * linear(x, self.g)
