@@ -35,7 +35,9 @@ def capture(source: ExportModel, any_size: bool = False) -> torch.export.Exporte
     # torch.export would specialise on a batch of 1.
     example = torch.zeros(2, *source.input_size)
     try:
-        return torch.export.export(source.model, (example,), dynamic_shapes=(shapes,))
+        # What torch cannot prove of sizes, such as that n^2 is not n, is checked as the graph runs.
+        options = {"prefer_deferred_runtime_asserts_over_guards": True}
+        return torch.export.export(source.model, (example,), dynamic_shapes=(shapes,), **options)
     except Exception as error:
         # torch.export raises errors of many types.
         size = " for images of any size; use --img-size for one size" if any_size else ""

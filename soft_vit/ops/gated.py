@@ -56,17 +56,26 @@ def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor
             for x, factor in ((q_near, read), (k_near, write))
         )
         states = _states(torch.cat([gate.sum(2) for gate in gates], dim=-1), k_near.mT @ v)
-        return (pairs @ v + q_near @ states).flatten(1, 2)[:, :N].unflatten(0, (B, H))
+        return _first(pairs @ v + q_near @ states, N).unflatten(0, (B, H))
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
     """Return x `[X, N, ...]` in parts `[X, ceil(N / size), size, ...]`, filled up with zeros."""
-    # Numbers stay positive, as ONNX rounds division to zero.
-    rest = (x.shape[1] + size - 1) // size * size - x.shape[1]
+    # Numbers stay positive, as ONNX rounds division to zero. A graph for any size, which would be fixed to a single
+    # part, has one more.
+    rest = (x.shape[1] + (1 + torch.compiler.is_exporting()) * size - 1) // size * size - x.shape[1]
     # A graph for any size must not depend on whether there is a rest.
     if torch.compiler.is_compiling() or rest:
         x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, rest))
     return x.unflatten(1, (-1, size))
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    """Return the first of parts, `[X, count, ...]` of x `[X, parts, size, ...]`: the inverse of `_padded`."""
+    x = x.flatten(1, 2)
+    # By indices in a graph for any size, which a slice would restrict.
+    exporting = torch.compiler.is_exporting()
+    return x.index_select(1, torch.arange(count, device=x.device)) if exporting else x[:, :count]
 
 
 def _chunk_tables(like: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,18 +114,18 @@ def _states(gate: Tensor, update: Tensor, depth: int = 2) -> Tensor:
     single = G <= GROUP if isinstance(G, int) else depth == 0
     # Groups of about as many chunks as there are groups.
     size = G if single else GROUP if torch.compiler.is_compiling() else min(GROUP, math.isqrt(G - 1) + 1)
-    gate, update = _padded(gate, size), _padded(update, size).transpose(2, 3)
+    gate, update = ((x[:, None] if single else _padded(x, size)).transpose(2, 3).contiguous() for x in (gate, update))
     i = torch.arange(size, device=gate.device)
     t, s = i[:, None], i
-    forwards = torch.arange(features, device=gate.device) < features // 2
+    forwards = (torch.arange(features, device=gate.device) < features // 2)[:, None]
+    unseen = (forwards[:, None] & (s >= t)) | (~forwards[:, None] & (s <= t))
     between = ((torch.minimum(t, s)[..., None] < i) & (i < torch.maximum(t, s)[..., None])).to(gate)
-    unseen = torch.where(forwards, (s >= t)[..., None], (s <= t)[..., None])
-    pairs = (between.flatten(0, 1) @ gate).unflatten(2, (size, size)).masked_fill(unseen, -math.inf).exp()
-    update = update.contiguous()
-    states = pairs.permute(0, 1, 4, 2, 3) @ update
+    sums = (gate @ between.flatten(0, 1).mT).unflatten(3, (size, size))
+    earlier, later = gate @ (t < s).to(gate), gate @ (t > s).to(gate)
+    states = sums.masked_fill(unseen, -math.inf).exp() @ update
     if not single:
-        earlier, later = (s < t).to(gate) @ gate, (s > t).to(gate) @ gate
-        enter, leave = (torch.where(forwards, *pair).exp().mT for pair in ((earlier, later), (later, earlier)))
-        of_groups = _states(gate.sum(2), (leave[..., None, :] @ update).squeeze(3), depth - 1)
+        enter, leave = (torch.where(forwards, *pair).exp() for pair in ((earlier, later), (later, earlier)))
+        of_groups = _states(gate.sum(3), (leave[..., None, :] @ update).squeeze(3), depth - 1)
         states = states + enter[..., None] * of_groups[..., None, :]
-    return states.transpose(2, 3).flatten(1, 2)[:, :G]
+    states = states.transpose(2, 3)
+    return states.squeeze(1) if single else _first(states.contiguous(), G)

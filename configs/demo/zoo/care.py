@@ -8,3 +8,5 @@ model = dict(
     depths=(1, 1, 2, 2),
     num_heads=(0, 0, 1, 2),
 )
+train_cfg = dict(max_epochs=10)
+optim_wrapper = dict(optimizer=dict(lr=3e-3))

@@ -7,3 +7,4 @@ model = dict(
     depths=(1, 1, 1, 1),
     num_heads=(1, 2, 4, 4),
 )
+train_cfg = dict(max_epochs=10)
