@@ -378,7 +378,7 @@ class StagedModel(nn.Module):
         """
         weights = {}
         for name, value in state_dict.items():
-            for released, own in reversed(self.renamed.items()):
+            for released, own in reversed(list(self.renamed.items())):
                 name = name.replace(own, released)
             weights[name] = value
         return weights

@@ -38,7 +38,7 @@ class UnprojectedAttention(Attention):
     """
 
     cost: str = "N"
-    needs_grid: ClassVar[bool] = False
+    needs_grid = False
     no_mask: str = ""
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
@@ -154,6 +154,7 @@ class CARE(base.StagedModel):
     stages_name = "stages"
     stem_pattern = r"^stem"
     head_names = ("head", "dist_head")
+    dist_head: nn.Module
     init_convs = True
     renamed: ClassVar[Mapping[str, str]] = {
         ".downsample.": ".reduce.",
@@ -188,7 +189,7 @@ class CARE(base.StagedModel):
                 blocks.append(CAREBlock(dim, num_heads[i], ratios[i], proj_drop_rate, rate, last == 0, **dd))
             reduce = nn.Sequential(nn.BatchNorm2d(before, **dd), nn.Conv2d(before, dim, 2, 2, **dd)) if i else None
             stages.append(CAREStage(reduce, blocks))
-        self.stages = nn.ModuleList(stages)
+        self.add_module("stages", nn.ModuleList(stages))
         self.norm = nn.Identity()
         self.init_weights(needs_reset=False)
 

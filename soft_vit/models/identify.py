@@ -114,7 +114,8 @@ def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:
 
 def _heads(model: str) -> list[str]:
     """Return the names of the linear classifiers of a model in its own and in released files."""
-    names = timm.get_pretrained_cfg(model).classifier
+    cfg: Any = timm.get_pretrained_cfg(model)
+    names = cfg.classifier
     return [*([names] if isinstance(names, str) else names), "classifier.head"]
 
 

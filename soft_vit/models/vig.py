@@ -204,7 +204,7 @@ class ViGH(base.StagedModel):
             blocks = [ViGBlock(embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
             downsample = None
             if i + 1 < len(depths):
-                downsample = nn.Sequential(none, *reduction(*embed_dims[i : i + 2], none, **dd))
+                downsample = nn.Sequential(none, *reduction(embed_dims[i], embed_dims[i + 1], none, **dd))
             self.layers.append(base.Stage(blocks, downsample))
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)

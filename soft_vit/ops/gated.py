@@ -36,7 +36,7 @@ def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor
     """
     with full_precision(q):
         B, H, N, M = q.shape
-        gates = (gate.clamp(min=-STRONGEST) for gate in (forward_gate, backward_gate))
+        gates = [gate.clamp(min=-STRONGEST) for gate in (forward_gate, backward_gate)]
         q, k, v, *gates = (_padded(at_least_float32(x).flatten(0, 1), CHUNK) for x in (q * M**-0.5, k, v, *gates))
         tables = _chunk_tables(q)
         ahead, back = (_decays(table, gate) for table, gate in zip(tables, gates, strict=True))

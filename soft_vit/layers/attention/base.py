@@ -152,6 +152,9 @@ class Attention(nn.Module):
     key_is_query: ClassVar[bool] = False
     """Whether the key is the query, so that `k_norm` is unused."""
 
+    q_conv: nn.Module
+    k_conv: nn.Module
+
     qk_of_each_token: ClassVar[bool] = True
     """Whether each token has a query and a key, as a rotary embedding, key_norm and qk_conv require."""
 

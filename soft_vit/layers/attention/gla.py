@@ -86,7 +86,7 @@ class GatedLinearAttention(Attention):
         sizes, width = [self.key_width] * 2, x.shape[2]
         q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(u).split([*sizes, width], dim=-1))
         log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER
-        gates = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
-        y = rms_norm(self.attend(q, k, v, *gates, layout).transpose(1, 2), self.g_norm).flatten(2).to(u.dtype)
+        ahead, back = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
+        y = rms_norm(self.attend(q, k, v, ahead, back, layout).transpose(1, 2), self.g_norm).flatten(2).to(u.dtype)
         near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).flatten(2).to(u.dtype)
         return self.proj_drop(self.proj(self.act(near + self.g_proj(u).sigmoid() * (y - near))))

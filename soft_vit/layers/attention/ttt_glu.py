@@ -84,5 +84,6 @@ class TTTGLUAttention(Attention):
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
-        y = trained_unit(q, k, v, (self.w1, self.w2, self.w3), layout)
+        weights: Any = (self.w1, self.w2, self.w3)
+        y = trained_unit(q, k, v, weights, layout)
         return self.proj_drop(self.proj(merge_heads(y)))
