@@ -189,7 +189,7 @@ class CARE(base.StagedModel):
                 blocks.append(CAREBlock(dim, num_heads[i], ratios[i], proj_drop_rate, rate, last == 0, **dd))
             reduce = nn.Sequential(nn.BatchNorm2d(before, **dd), nn.Conv2d(before, dim, 2, 2, **dd)) if i else None
             stages.append(CAREStage(reduce, blocks))
-        self.add_module("stages", nn.ModuleList(stages))
+        self.stages = nn.ModuleList(stages)  # type: ignore[misc]  # registered next to the property
         self.norm = nn.Identity()
         self.init_weights(needs_reset=False)
 
