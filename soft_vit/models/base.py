@@ -6,7 +6,6 @@ that call `create_staged`. `mila.py` is a short example.
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -519,7 +518,7 @@ def create_staged(
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
 
-    For names that differ in numbers alone; see `register_family`.
+    For names that combine an attention and a size; other models have a function in the file of their family.
     """
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -528,21 +527,3 @@ def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[...,
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
     return register_model(entrypoint)
-
-
-def register_family(
-    cls: type[nn.Module],
-    models: Mapping[str, Mapping[str, Any]],
-    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
-) -> None:
-    """Register an entrypoint for each of models, names and arguments of cls, and add it to the module of cls.
-
-    The module has `default_cfgs` already. feature_indices: see `create_staged`.
-    """
-
-    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
-
-    create.__module__ = cls.__module__
-    for name in models:
-        setattr(sys.modules[cls.__module__], name, register_named(name, create))

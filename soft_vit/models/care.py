@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, register_notrace_module
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
@@ -22,7 +23,7 @@ from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
 
-# `register_family` adds the entrypoints.
+# `register_model` adds the entrypoints.
 __all__ = ["CARE"]
 
 
@@ -237,4 +238,25 @@ _HEADS = ("head.fc", "dist_head.fc")
 default_cfgs = base.make_default_cfgs(
     CARE_MODELS, lambda name: base.imagenet_cfg(first_conv="stem.0", classifier=_HEADS, paper_ids="arXiv:2411.16170")
 )
-base.register_family(CARE, CARE_MODELS)
+
+
+def _create_care(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return base.create_staged(CARE, name, pretrained, CARE_MODELS[name], **kwargs)
+
+
+@register_model
+def care_s0(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """CARE, s0; keyword arguments of `CARE`."""
+    return _create_care("care_s0", pretrained, **kwargs)
+
+
+@register_model
+def care_s1(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """CARE, s1; keyword arguments of `CARE`."""
+    return _create_care("care_s1", pretrained, **kwargs)
+
+
+@register_model
+def care_s2(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """CARE, s2; keyword arguments of `CARE`."""
+    return _create_care("care_s2", pretrained, **kwargs)
