@@ -223,6 +223,8 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         rows = [line.split("\t" if "\t" in line else None) for line in lines]
         return {name.strip(): [label.strip() for label in labels] for name, *labels in rows}, None
     (_, *columns), *rows = csv.reader(read_lines(table))
+    if bad := [row for row in rows if len(row) != 1 + len(columns)]:
+        raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
     if len(columns) == 1:
         return {name: [label for label in re.split(r"[|;\s]+", labels) if label] for name, labels in rows}, None
     if bad := [(name, flag) for name, *flags in rows for flag in flags if flag.strip() not in ("0", "1")]:

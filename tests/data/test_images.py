@@ -179,6 +179,7 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
     [
         ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
         ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png"),
+        ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
         ("txt", "0.png a\n", ValueError, "'a'"),
         ("json", "{}", FileNotFoundError, "train.csv"),
     ],
