@@ -5,6 +5,7 @@ ends in the function of `ENDS_IN`, whose arguments are checked.
 """
 
 import importlib
+import json
 import re
 import shlex
 import tarfile
@@ -116,7 +117,7 @@ def call_of(command: str, function: str, returns: object, extra: Sequence[str] =
 
 
 class Desk:
-    """A folder in which the commands of the pages run, each at most once."""
+    """A folder in which the commands of the pages run, each at most once. `images` holds data in all layouts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.done = folder, set()
@@ -127,6 +128,16 @@ class Desk:
         for place in product(("train", "val"), ("cat", "dog")):
             (folder / "images").joinpath(*place).mkdir(parents=True)
             image.save((folder / "images").joinpath(*place, "1.png"))
+        (folder / "images" / "classes.txt").write_text("cat\ndog\n")
+        for kind in ("images", "annotations"):
+            (folder / "images" / kind / "training").mkdir(parents=True)
+            image.convert("L").save(folder / "images" / kind / "training" / "1.png")
+        coco = {
+            "images": [{"id": 1, "file_name": "cat/1.png", "width": image.width, "height": image.height}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 0, "bbox": [1, 1, 9, 9]}],
+            "categories": [{"id": i, "name": name} for i, name in enumerate(("cat", "dog"))],
+        }
+        (folder / "images" / "train" / "_annotations.coco.json").write_text(json.dumps(coco))
         with tarfile.open(folder / "images" / "train-0000.tar", "w") as shard:
             shard.add(folder / "images" / "train" / "cat" / "1.png", "1.png")
             shard.addfile(tarfile.TarInfo("1.cls"))
@@ -220,7 +231,8 @@ def test_snippet(desk, name):
         cfg = resolve(path, {"data_root": "images", "load_from": None, "work_dir": str(desk.folder / name)})
         init_default_scope(cfg.default_scope)
         DATASETS.build(cfg.train_dataloader.dataset)
-        MODELS.build({**cfg.model, "model_name": "soft_pico"})
+        model, small = cfg.model, {"model_name": "soft_pico", "pretrained": False}
+        MODELS.build({**model, **({"backbone": {**model.backbone, **small}} if "backbone" in model else small)})
         for hook in cfg.get("custom_hooks", ()):
             HOOKS.build(hook)
         return

@@ -39,6 +39,8 @@ class NamedImages:
         reader = getattr(source, "reader", source)
         samples = getattr(reader, "samples", getattr(reader, "_samples", ()))
         found = next((getattr(reader, name) for name in ("targets", "_labels") if hasattr(reader, name)), None)
+        # Those of Hugging Face.
+        found = reader.iter_targets() if hasattr(reader, "iter_targets") else found
         self.labels = [int(label) for label in (found if found is not None else [label for _, label in samples])]
         if len(self.labels) != len(source):
             raise ValueError(f"name must be of a data set with a label for each image, got {type(source).__name__}.")
@@ -67,9 +69,9 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
     """Return the images of a split of a data set.
 
     name: as timm's `create_dataset` takes it: `torch/cifar100`, and `torch/` with any other class of torchvision's
-    data sets in lower case (`torch/oxford_iiit_pet`, `torch/flowers102`, `torch/food101`); `wds/` for shards, see
-    `Shards`; `` for a tree of class folders. split: of the data set; classes with a training and a test part take any
-    name but `train` for the latter.
+    data sets in lower case (`torch/oxford_iiit_pet`, `torch/flowers102`, `torch/food101`); `hfds/` and the name or the
+    folder of a data set for Hugging Face's `datasets`; `wds/` for shards, see `Shards`; `` for a tree of class folders.
+    split: of the data set; classes with a training and a test part take any name but `train` for the latter.
 
     Raises ValueError for a name that is unknown or cannot be read in any order, FileNotFoundError for missing files,
     and OSError for a download that fails.
@@ -90,7 +92,7 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
             with FileLock(root / ".download.lock"):
                 return NamedImages(build(download=True))
         return NamedImages(create_dataset(name, root=str(root), split=split))
-    except (AssertionError, RuntimeError) as error:
+    except (AssertionError, ImportError, RuntimeError) as error:
         raise FileNotFoundError(f"{name} cannot be read from {root} ({error}).") from error
 
 

@@ -4,14 +4,16 @@ import io
 import pickle
 import tarfile
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
+from timm.data import ImageDataset
 
 from soft_vit.data.images import BadImage
 from soft_vit.data.shards import Shards
-from soft_vit.engine.data.named import find_named_images
+from soft_vit.engine.data.named import NamedImages, find_named_images
 
 RNG = np.random.default_rng(0)
 
@@ -103,6 +105,27 @@ def test_a_tree_of_folders_as_timm_reads_it(tmp_path):
     assert found.classes == ["a", "b"]
 
 
+class HuggingFaceReader:
+    """The part of timm's reader of Hugging Face's data sets that is used."""
+
+    class_to_idx: ClassVar = {"cat": 0, "dog": 1}
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return io.BytesIO(encoded(index)), index % 2
+
+    def iter_targets(self):
+        yield from (0, 1, 0)
+
+
+def test_a_data_set_of_hugging_face():
+    found = NamedImages(ImageDataset("", reader=HuggingFaceReader()))
+    assert [(found.image(i).getpixel((0, 0))[0], found.label(i)) for i in range(len(found))] == [(0, 0), (1, 1), (2, 0)]
+    assert found.classes == ["cat", "dog"]
+
+
 def make_shard(path: Path, members: dict[str, bytes]) -> None:
     with tarfile.open(path, "w") as archive:
         for name, data in members.items():
@@ -135,6 +158,7 @@ def test_shards(tmp_path):
         ("torch/cifar10", {}, FileNotFoundError, "download=True"),
         ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
         ("tfds/mnist", {}, ValueError, "any order"),
+        ("hfds//no/such", {}, FileNotFoundError, "no/such"),
         ("wds/", {}, FileNotFoundError, "train"),
         ("wds/", {"0.png": encoded(0)}, ValueError, "0.cls"),
         ("wds/", {"0.png": encoded(0), "0.cls": b"cat"}, ValueError, "'cat'"),
