@@ -46,8 +46,6 @@ from soft_vit.ops.soft.options import Inverse, InverseOptions
 from soft_vit.ops.soft.reference import attend as soft_attend
 from soft_vit.ops.softmax import softmax_attention
 
-__all__ = ["CROSS_KINDS", "FUNCTIONAL_KINDS", "PACKED_KINDS", "attention", "varlen_attention"]
-
 Grid = int | tuple[int, int] | None
 
 

@@ -10,20 +10,6 @@ from typing import Any, TypeVar
 from mmengine import registry as root
 from mmengine.registry import Registry
 
-__all__ = [
-    "DATASETS",
-    "HOOKS",
-    "LOG_PROCESSORS",
-    "METRICS",
-    "MODELS",
-    "OPTIM_WRAPPERS",
-    "OPTIM_WRAPPER_CONSTRUCTORS",
-    "PARAM_SCHEDULERS",
-    "TRANSFORMS",
-    "VISBACKENDS",
-    "register",
-]
-
 
 class _SharedRegistry(Registry):
     def __init__(self, parent: Registry) -> None:

@@ -2,7 +2,8 @@
 
 MkDocs knows each file by its path in the repository. Pages of docs/ are served at the root of the site. Files outside
 of docs/ to which they link are served under repository/, and programs as plain text. The API has a page per package
-with each name in an `__all__`. A name without a docstring, or one that is missing on its page, fails a strict build.
+with each name in an `__all__`, and where modules have none, each documented name without an underscore. A name in an
+`__all__` without a docstring, or one that is missing on its page, fails a strict build.
 """
 
 import logging
@@ -21,6 +22,8 @@ PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
 # Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
 
+# How the paths of internal modules begin, of which the API shows the names in an `__all__` alone.
+INTERNAL = tuple(f"soft_vit.{name}" for name in ("cli", "layers.", "models.", "ops.", "predict.app", "text_tables"))
 # The names on each page of the API, by the page's path.
 names_of: dict[str, list[str]] = {}
 
@@ -88,9 +91,7 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
     """Return a section for each module with names that are not shown yet, and add these to shown and names."""
     sections = []
     for module in modules:
-        objects = [module[name] for name in module.exports or [] if isinstance(name, str)]
-        objects = [member.final_target if member.is_alias else member for member in objects]
-        new = [member for member in dict.fromkeys(objects) if member.path not in shown and not member.is_module]
+        new = [member for member in _public(module) if member.path not in shown and not member.is_module]
         for member in new:
             if not member.has_docstring:
                 log.warning(f"{member.path} is listed in an __all__ and needs a docstring.")
@@ -102,9 +103,20 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
     return "\n\n".join(sections) + "\n"
 
 
+def _public(module: griffe.Module) -> list[griffe.Object]:
+    """Return what a module lists in `__all__`, or else what it defines and documents under a public name."""
+    if module.exports is not None:
+        listed = [module[name] for name in module.exports if isinstance(name, str)]
+        return list(dict.fromkeys(member.final_target if member.is_alias else member for member in listed))
+    if module.path.startswith(INTERNAL):
+        return []
+    own = (member for member in module.members.values() if not member.is_alias and not member.is_module)
+    return [member for member in own if member.has_docstring and not member.name.startswith("_")]
+
+
 def on_page_content(html: str, page: Page, **_: object) -> str:
     """Return a page with captions below its pictures. Warn of public names that are missing on a page of the API."""
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
-            log.warning(f"{name} is listed in an __all__ and missing from {page.file.src_uri}.")
+            log.warning(f"{name} is public and missing from {page.file.src_uri}.")
     return PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)

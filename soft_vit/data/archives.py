@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-__all__ = ["Entry", "FolderStorage", "Storage", "TarStorage", "ZipStorage", "open_storage", "require_storage"]
-
 # Above the size of any photograph. A larger file could fill the memory before it is decoded.
 MAX_FILE_BYTES = 256 * 2**20
 

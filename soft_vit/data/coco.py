@@ -11,8 +11,6 @@ import numpy as np
 
 from soft_vit.data.coco_masks import check_segmentation
 
-__all__ = ["CocoAnnotations", "CocoImage", "CocoProblems", "read_coco"]
-
 # Problems of single entries, and how each is treated.
 PROBLEMS = {
     "image_broken": "Images without a usable id of their own, file_name, width or height are left out",

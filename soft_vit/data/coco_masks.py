@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_segmentation", "decode_segmentation", "encode_masks"]
-
 
 def check_segmentation(segmentation: Any, height: int, width: int) -> tuple[Any, str | None]:
     """Return a segmentation that can be decoded and None, or None and the problem, "polygon_empty" or "mask_broken".

@@ -13,18 +13,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
-__all__ = [
-    "BadImage",
-    "LabelledImages",
-    "decode_image",
-    "find_images",
-    "find_multi_label_images",
-    "is_image",
-    "named",
-    "read_image",
-    "read_lines",
-]
-
 SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
 SUFFIXES |= {".avif", ".heic", ".heif", ".j2k", ".jp2", ".pbm", ".pgm", ".pnm", ".ppm", ".qoi", ".tga"}

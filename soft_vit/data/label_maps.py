@@ -15,8 +15,6 @@ from PIL import Image
 from soft_vit.data.archives import Entry, FolderStorage
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_lines
 
-__all__ = ["IGNORED", "LabelMaps", "decode_label_map", "find_label_maps"]
-
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
 

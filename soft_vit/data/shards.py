@@ -10,8 +10,6 @@ from PIL import Image
 from soft_vit.data.archives import Entry, TarStorage
 from soft_vit.data.images import decode_image, is_image, named, read_lines
 
-__all__ = ["Shards"]
-
 
 class Shards:
     """The samples of `root/SPLIT*.tar`, with random access: image i, its label, and the number of samples.

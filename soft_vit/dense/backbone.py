@@ -14,8 +14,6 @@ from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import describe_mismatch
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
-__all__ = ["SOFT"]
-
 
 @register(MODELS)
 class SOFT(TimmFeatures, BaseModule):

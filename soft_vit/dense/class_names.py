@@ -9,8 +9,6 @@ from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.read import notes_of
 
-__all__ = ["ClassNamesHook"]
-
 
 @register(HOOKS)
 class ClassNamesHook(Hook):

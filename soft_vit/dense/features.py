@@ -16,8 +16,6 @@ from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages
 from soft_vit.weights.load import fit_weights
 
-__all__ = ["TimmFeatures"]
-
 
 class TimmFeatures(nn.Module):
     """Feature maps of a timm model at several scales.

@@ -21,8 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision import ops
 
-__all__ = ["install"]
-
 _NAME = "mmcv._ext"
 _AVERAGE = 1
 

@@ -2,8 +2,6 @@
 
 from torchvision.transforms import v2
 
-__all__ = ["build_transform"]
-
 
 def build_transform(config: dict) -> v2.Transform:
     """Return the transform of `dict(type=NAME, ...)`, whose option `transforms` may hold further ones."""

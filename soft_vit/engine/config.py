@@ -39,17 +39,6 @@ from soft_vit.registry import DATASETS
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import Notes
 
-__all__ = [
-    "class_of",
-    "datasets_in",
-    "entries",
-    "find_config",
-    "resolve",
-    "start_weights",
-    "timm_model_of",
-    "type_name",
-]
-
 _SHARED = ("data_root", "image_size", "num_classes", "val_fraction")
 # The argument for the image size of each type that has one.
 _SIZED = {

@@ -1,7 +1,5 @@
 """Quote errors of other libraries in one line."""
 
-__all__ = ["one_line"]
-
 
 def one_line(error: BaseException) -> str:
     """Return the first line of an error's message without its full stop; the name of its class without a message."""

@@ -37,8 +37,6 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import ensure_writable, write_atomically
 from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
-__all__ = ["evaluate", "metrics_table"]
-
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
 
 

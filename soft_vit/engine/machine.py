@@ -6,8 +6,6 @@ from collections.abc import Callable
 import torch
 from mmengine.config import Config
 
-__all__ = ["LAUNCHERS", "fit_loaders", "fit_processes", "scale_learning_rate"]
-
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
 

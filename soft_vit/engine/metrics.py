@@ -13,8 +13,6 @@ from torch import Tensor
 
 from soft_vit.registry import METRICS, register
 
-__all__ = ["ClassificationMetric"]
-
 
 @register(METRICS)
 class ClassificationMetric(BaseMetric):

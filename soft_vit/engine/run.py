@@ -21,8 +21,6 @@ from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
 
-__all__ = ["TrainResult", "build_runner", "traceback_in_log", "train"]
-
 _runs_in_this_process = itertools.count()
 # Beginnings of MMEngine's records that describe the machine, the config and the hooks, repeat what SummaryHook logs, or
 # warn about MMEngine's own code.

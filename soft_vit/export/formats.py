@@ -11,8 +11,6 @@ from torch import Tensor
 from soft_vit.engine.errors import one_line
 from soft_vit.export.model import ExportModel
 
-__all__ = ["FORMATS", "MIN_SIDE", "Format", "Run", "open_onnx"]
-
 Run = Callable[[Tensor], list[Tensor]]
 """An exported model: images `[B, C, H, W]` to its outputs."""
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from soft_vit.predict import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 
-__all__ = ["ExportModel", "FeatureMaps", "load_export_model"]
-
 
 class FeatureMaps(nn.Module):
     """Maps of chosen stages of a timm model: images `[B, C, H, W]` to a tuple of maps, the largest first.

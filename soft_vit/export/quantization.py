@@ -10,8 +10,6 @@ from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.export.formats import open_onnx
 from soft_vit.export.model import ExportModel
 
-__all__ = ["check_drop", "quantize"]
-
 CALIBRATION_IMAGES = 256
 TEST_IMAGES = 1000
 BATCH = 32

@@ -13,8 +13,6 @@ from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.weights.files import ensure_writable, write_atomically
 
-__all__ = ["BATCHES", "compare", "export"]
-
 BATCHES = (1, 5)
 """Batch sizes of the comparison: one image, and a size that differs from the captured one."""
 

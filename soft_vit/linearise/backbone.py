@@ -22,8 +22,6 @@ from soft_vit import swap_attention
 from soft_vit.layers.token_map import TokenMap
 from soft_vit.weights.read import load_weights
 
-__all__ = ["Backbone", "load_backbone", "make_student", "save_backbone"]
-
 PREPROCESSOR = "preprocessor_config.json"
 """The file of transformers with the mean and standard deviation of a model's images."""
 

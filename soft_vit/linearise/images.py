@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 from soft_vit.data.archives import open_storage
 from soft_vit.data.images import decode_image, is_image, named
 
-__all__ = ["UnlabelledImages"]
-
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
 

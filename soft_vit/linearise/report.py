@@ -24,8 +24,6 @@ from soft_vit.linearise.train import Linearisation
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["measure_cost", "pca_colours", "write_report"]
-
 # Images in the pictures, and those on which features of each size are compared.
 SHOWN, COMPARED = 2, 16
 # A size is the last one measured if one forward of it takes longer, in seconds.

@@ -13,8 +13,6 @@ from soft_vit.linearise.report import write_report
 from soft_vit.linearise.train import Linearisation, Plan
 from soft_vit.weights.files import ensure_writable
 
-__all__ = ["linearise"]
-
 # Images on which errors are measured between the phases.
 SAMPLES = 32
 

@@ -23,8 +23,6 @@ from soft_vit.linearise.backbone import Backbone, first, make_student
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import read_checkpoint_file
 
-__all__ = ["Linearisation", "Plan", "attention_errors", "neighbour_agreement", "token_errors", "tokens_of"]
-
 # Part of a phase in which the learning rate rises.
 WARM_UP = 0.05
 # Random choices of blocks that the chosen ones are compared with.

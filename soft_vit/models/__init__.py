@@ -13,10 +13,8 @@ from soft_vit.models import (
     mavit,
     mila,
     polaformer,
-    pyramid,
     ravlt,
     vig,
-    vit,
     vit3,
     vssd,
     weightformer,
@@ -54,24 +52,4 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
 }
 """Arguments of each named model of other authors."""
 
-__all__ = [
-    "FAMILY_MODELS",
-    "SwapReport",
-    "checkpoint_filter_fn",
-    "fold_batch_norm",
-    "load_weights",
-    "swap_attention",
-    *care.__all__,
-    *flatten.__all__,
-    *inline.__all__,
-    *mavit.__all__,
-    *mila.__all__,
-    *polaformer.__all__,
-    *pyramid.__all__,
-    *ravlt.__all__,
-    *vig.__all__,
-    *vit.__all__,
-    *vit3.__all__,
-    *vssd.__all__,
-    *weightformer.__all__,
-]
+__all__ = ["FAMILY_MODELS", "SwapReport", "checkpoint_filter_fn", "fold_batch_norm", "load_weights", "swap_attention"]

@@ -15,8 +15,6 @@ from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
-__all__ = ["class_colors", "draw_classes", "draw_instances", "draw_segmentation", "index_image"]
-
 # Images with a shorter longer side, in pixels, are enlarged so that lines and letters are readable.
 SMALL_IMAGE = 384
 PAPER, INK, BAR = (255, 255, 255), (30, 30, 30), (0, 114, 178)

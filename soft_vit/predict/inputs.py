@@ -15,8 +15,6 @@ from soft_vit.data.images import SUFFIXES, is_image
 from soft_vit.engine.errors import one_line
 from soft_vit.weights.fetch import IDLE_TIMEOUT
 
-__all__ = ["Input", "find_inputs", "free_name", "printable"]
-
 
 class Input(NamedTuple):
     """An image: its path, its http address or `-`, and its path below the folder that named it."""

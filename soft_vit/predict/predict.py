@@ -20,8 +20,6 @@ from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["RESULTS", "Outcome", "predict_files"]
-
 RESULTS = "predictions.json"
 """The file in the folder of results that holds all of them."""
 # Seconds between two versions of the file of results.

@@ -28,8 +28,6 @@ from soft_vit.probe.load import require_device
 from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_names
 from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
 
-__all__ = ["ConfigPredictor", "Predictor", "TimmPredictor", "load_predictor", "readable_names"]
-
 
 class TimmPredictor:
     """A timm model by name, which resizes, crops and normalises images as timm does for it.

@@ -12,8 +12,6 @@ from torch import Tensor
 from soft_vit.data.coco_masks import encode_masks
 from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation
 
-__all__ = ["ClassMap", "Instances", "RankedClasses", "Result", "ranked_classes", "result_of"]
-
 
 @dataclass(frozen=True)
 class RankedClasses:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, Attention
 
-__all__ = ["attentions", "kind_name", "replaced_attend", "stage_number", "switched_off"]
-
 
 def attentions(model: nn.Module) -> dict[str, Attention]:
     """Return the attentions of a model by their names, in order."""

@@ -22,19 +22,6 @@ from tqdm import tqdm
 from soft_vit.weights.files import RESOURCES, WeightsError, write_atomically
 from soft_vit.weights.index import Entry, address_of, is_source
 
-__all__ = [
-    "WEIGHTS_VARIABLE",
-    "check_command",
-    "download",
-    "download_folder",
-    "hub_folder",
-    "lookup_folders",
-    "recorded_digest",
-    "recorded_file",
-    "require_digest",
-    "sha256_of",
-]
-
 WEIGHTS_VARIABLE = "SOFT_VIT_CHECKPOINTS"
 """The environment variable for the folder that is searched for weights first."""
 

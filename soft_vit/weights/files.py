@@ -4,8 +4,6 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["INDEX_FILE", "RESOURCES", "WeightsError", "ensure_writable", "write_atomically"]
-
 
 class WeightsError(ValueError, RuntimeError):
     """Raised for weights that are missing, changed or of the wrong shape; also a RuntimeError, as timm raises."""

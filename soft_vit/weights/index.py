@@ -14,8 +14,6 @@ from typing import Any
 
 from soft_vit.weights.files import INDEX_FILE, write_atomically
 
-__all__ = ["ENTRIES", "SUFFIXES", "Entry", "Metric", "add_entry", "address_of", "is_source", "load_index"]
-
 SUFFIXES = (".pth", ".pth.tar", ".pt", ".bin", ".safetensors")
 """Suffixes of files of weights."""
 

@@ -22,19 +22,6 @@ from soft_vit.weights.files import WeightsError
 from soft_vit.weights.index import ENTRIES, Entry
 from soft_vit.weights.read import NotedWeights, Notes, load_weights, require_finite, unwrap_state_dict
 
-__all__ = [
-    "build_model",
-    "checkpoint_filter_fn",
-    "describe_mismatch",
-    "filter_weights",
-    "fit_weights",
-    "load_into",
-    "options_of_inference",
-    "parameter_names",
-    "recorded_weights",
-    "require_classifier",
-]
-
 # Names of parameters in detectors and segmentors of this package, of mmdet and of mmseg.
 DENSE_PARTS = ("detector.", "backbone.body.", "rpn_head.", "roi_head.", "bbox_head.", "decode_head.")
 SOURCES = ("url", "file", "state_dict", "hf_hub_id")

@@ -9,8 +9,6 @@ from timm.models import resolve_pretrained_cfg
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 
-__all__ = ["model_card"]
-
 CARD = """\
 ---
 {header}

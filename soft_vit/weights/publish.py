@@ -18,8 +18,6 @@ from soft_vit.weights.model_card import model_card
 from soft_vit.weights.read import Notes
 from soft_vit.weights.save import TrainedFile, WeightsChoice, read_trained_file, safetensors_bytes
 
-__all__ = ["parse_metric", "publish"]
-
 # Digits of the digest in a file's name, as many as OpenMMLab uses.
 DIGITS = 8
 

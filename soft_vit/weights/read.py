@@ -25,22 +25,6 @@ try:
 except ImportError:  # numpy before 1.26
     from numpy.core import multiarray  # type: ignore[no-redef]
 
-__all__ = [
-    "AVERAGED_KEYS",
-    "NOTES_KEY",
-    "PLAIN_KEYS",
-    "NotedWeights",
-    "Notes",
-    "allow_classes",
-    "first_not_finite",
-    "load_weights",
-    "notes_of",
-    "read_checkpoint_file",
-    "require_finite",
-    "trained_notes",
-    "unwrap_state_dict",
-]
-
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Keys of averaged weights in the checkpoints of training programs."""
 PLAIN_KEYS = ("state_dict", "model")

@@ -28,8 +28,6 @@ from soft_vit.weights.read import (
     unwrap_state_dict,
 )
 
-__all__ = ["LAYOUTS", "TrainedFile", "convert", "read_trained_file", "safetensors_bytes", "written"]
-
 LAYOUTS = ("released", "mmengine", "timm", "safetensors")
 """The layouts of files of weights."""
 

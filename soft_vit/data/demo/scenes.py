@@ -9,8 +9,6 @@ import numpy as np
 
 from soft_vit.data.demo.drawing import CLASSES, Picture
 
-__all__ = ["Instance", "Scene", "draw_scene", "draw_several"]
-
 _FAMILY, _SEVERAL_FAMILY = 1, 8
 _EMPTY_SHARE = 0.05
 _CROWD_SHARE = 0.1

@@ -13,8 +13,6 @@ from soft_vit.data.demo.drawing import CLASSES, tight_box
 from soft_vit.data.demo.scenes import Instance, Scene, draw_scene, draw_several
 from soft_vit.data.demo.shapes import SPLITS
 
-__all__ = ["CATEGORY_IDS", "TASKS", "make_tree"]
-
 CATEGORY_IDS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
 """Numbers of the classes in annotations, with gaps, as in COCO."""
 

@@ -13,8 +13,6 @@ from soft_vit.data.coco_masks import encode_masks
 from soft_vit.registry import METRICS, register
 from soft_vit.weights.files import write_atomically
 
-__all__ = ["CocoAP"]
-
 KINDS = ("bbox", "segm")
 # In the order of COCO's evaluation.
 NAMES = ("mAP", "mAP_50", "mAP_75", "mAP_s", "mAP_m", "mAP_l", "AR_1", "AR_10", "AR_100", "AR_s", "AR_m", "AR_l")

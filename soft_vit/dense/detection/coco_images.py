@@ -26,8 +26,6 @@ from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.registry import DATASETS, register
 
-__all__ = ["CocoImages"]
-
 _FLIP = ({"type": "RandomHorizontalFlip", "p": 0.5},)
 
 

@@ -19,8 +19,6 @@ from torchvision.ops.poolers import LevelMapper
 
 from soft_vit.dense.features import TimmFeatures
 
-__all__ = ["FeaturePyramid", "TorchvisionDetector", "anchor_sizes", "check_options", "roi_pool", "stay_in_float32"]
-
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
 

@@ -19,8 +19,6 @@ from soft_vit.dense.detection.detector import (
 )
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TorchvisionMaskRCNN"]
-
 # Side of the map pooled for the class and for the mask of a box.
 _BOX_SIZE, _MASK_SIZE = 7, 14
 

@@ -16,8 +16,6 @@ from soft_vit.dense.detection.detector import (
 )
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TorchvisionRetinaNet"]
-
 
 @register(MODELS)
 class TorchvisionRetinaNet(TorchvisionDetector):

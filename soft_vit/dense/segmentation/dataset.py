@@ -17,8 +17,6 @@ from soft_vit.data.label_maps import find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.registry import DATASETS, register
 
-__all__ = ["LabelMapTree"]
-
 
 @register(DATASETS)
 class LabelMapTree(ReadingDataset):

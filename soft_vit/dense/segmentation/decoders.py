@@ -12,8 +12,6 @@ from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 
-__all__ = ["DECODERS", "FCNHead", "PixelClassifier", "SemanticFPN", "UPerNet"]
-
 
 class UPerNet(nn.Module):
     """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.

@@ -16,8 +16,6 @@ from torch import Tensor
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.registry import METRICS, register
 
-__all__ = ["SegmentationMetric", "class_table", "confusion", "scores_of"]
-
 
 @register(METRICS)
 class SegmentationMetric(BaseMetric):

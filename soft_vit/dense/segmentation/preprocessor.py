@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.registry import MODELS, register
 
-__all__ = ["RandomWindows", "SegmentationPreprocessor"]
-
 # Maximum distance of the centre of a window from its pixel, in window sides.
 SPREAD = 0.35
 

@@ -19,8 +19,6 @@ from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TimmSegmentor", "slide"]
-
 # The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
 # The coarsest map of a backbone has stride 32 and must not be empty.

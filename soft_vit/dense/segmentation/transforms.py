@@ -20,16 +20,6 @@ from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.registry import TRANSFORMS, register
 
-__all__ = [
-    "PackSegmentation",
-    "SegImageTransforms",
-    "SegPhotometricDistortion",
-    "SegRandomCrop",
-    "SegRandomFlip",
-    "SegRandomResize",
-    "SegResize",
-]
-
 
 def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
     """Return the largest size of the same aspect ratio with sides of at most max(scale) and min(scale)."""

@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader
 from soft_vit.data.images import BadImage
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["BadImagesHook", "ReadingDataset", "require_data_root"]
-
 
 def require_data_root(data_root: str | None) -> None:
     """Raise ValueError when no folder of images is named, FileNotFoundError when there is none."""

@@ -15,8 +15,6 @@ from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.named import find_named_images
 from soft_vit.registry import DATASETS, register
 
-__all__ = ["ImageTree", "ShapesDataset", "TimmDataset"]
-
 
 @register(DATASETS)
 class ImageTree(ReadingDataset):

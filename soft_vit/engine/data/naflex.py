@@ -16,8 +16,6 @@ from soft_vit.data.demo.ovals import OVALS, draw_oval
 from soft_vit.engine.data.preprocessor import samples_of_labels
 from soft_vit.registry import DATASETS, MODELS, register
 
-__all__ = ["NaFlexDataPreprocessor", "NaFlexDataset", "OvalsDataset", "TokenBudgetSampler", "collate_patches"]
-
 
 @register(DATASETS)
 class OvalsDataset(Dataset):

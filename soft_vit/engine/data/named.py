@@ -17,8 +17,6 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from soft_vit.data.images import BadImage, decode_image
 from soft_vit.data.shards import Shards
 
-__all__ = ["NamedImages", "find_named_images"]
-
 _TRAIN = ("train", "training")
 # What an array in the files of CIFAR refers to.
 _ARRAYS = {

@@ -14,8 +14,6 @@ from torch.utils.data import default_collate
 
 from soft_vit.registry import MODELS, register
 
-__all__ = ["RecipeDataPreprocessor", "collate_labels", "samples_of_labels"]
-
 
 @FUNCTIONS.register_module()
 def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:

@@ -14,8 +14,6 @@ from timm.data.transforms_factory import transforms_imagenet_eval
 
 from soft_vit.registry import TRANSFORMS, register
 
-__all__ = ["AlbumentationsTransform", "LoadedImage", "TimmAugment", "TimmEvalCrop", "allow_zero_bits"]
-
 
 def allow_zero_bits(augment: Any) -> None:
     """Let Posterize of timm's RandAugment keep 0 bits, a black image, as Pillow did before version 13; in place.

@@ -12,19 +12,6 @@ from timm.data import DEFAULT_CROP_PCT, ImageNetInfo, infer_imagenet_subset, res
 from soft_vit.data.images import find_images
 from soft_vit.engine.config import datasets_in, type_name
 
-__all__ = [
-    "View",
-    "class_names",
-    "crop_of",
-    "set_folder",
-    "set_view",
-    "shown_datasets",
-    "timm_view",
-    "use_tta_model",
-    "use_tta_pipeline",
-    "view_of_config",
-]
-
 
 @dataclass(frozen=True)
 class View:

@@ -14,8 +14,6 @@ from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.view import attention_row, plot_attention_rows
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["AttentionReportHook"]
-
 
 @register(HOOKS)
 class AttentionReportHook(Hook):

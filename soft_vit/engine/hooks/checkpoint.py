@@ -18,8 +18,6 @@ from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite
 
-__all__ = ["AtomicBackend", "SafeCheckpointHook"]
-
 # The parts of a checkpoint that a resumed run starts from.
 _FINITE_PARTS = ("state_dict", "ema_state_dict", "optimizer")
 

@@ -9,8 +9,6 @@ from mmengine.runner import Runner
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["RunChecksHook", "match_classes"]
-
 # Maximum number of class names in an error.
 _NAMED_CLASSES = 10
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from soft_vit.registry import HOOKS, LOG_PROCESSORS, VISBACKENDS, register
 
-__all__ = ["JsonLinesBackend", "ProgressLogProcessor", "ShortHistoryHook"]
-
 
 @register(LOG_PROCESSORS)
 class ProgressLogProcessor(LogProcessor):

@@ -15,8 +15,6 @@ from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["SummaryHook"]
-
 # Maximum number of class names in a line of the log.
 _NAMED_CLASSES = 10
 

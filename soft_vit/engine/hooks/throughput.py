@@ -10,8 +10,6 @@ from mmengine.runner import Runner
 
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["ThroughputHook"]
-
 
 @register(HOOKS)
 class ThroughputHook(Hook):

@@ -17,8 +17,6 @@ from soft_vit.probe.health import MIN_SHARE, probe, stage_means
 from soft_vit.probe.view import picture_grid
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["WatchHook", "label_text"]
-
 # Epochs between two pictures, and images in a picture.
 PICTURE_EPOCHS, PICTURE_IMAGES = 10, 16
 # Images of a batch to measure on.

@@ -17,8 +17,6 @@ from soft_vit.registry import HOOKS, register
 from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
 from soft_vit.weights.read import notes_of, unwrap_state_dict
 
-__all__ = ["WeightsHook", "changed_options", "fit_image_size", "require_match"]
-
 # Options that the weights fix or a test may choose.
 _OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 

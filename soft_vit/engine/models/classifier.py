@@ -12,8 +12,6 @@ from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.models.base import require_known
 from soft_vit.registry import MODELS, register
 
-__all__ = ["TimmProgressClassifier"]
-
 
 @register(MODELS)
 class TimmProgressClassifier(TimmClassifier):

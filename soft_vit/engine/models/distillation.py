@@ -18,8 +18,6 @@ from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import notes_of
 
-__all__ = ["DistillClassifier", "Teacher", "build_teacher", "teacher_loss"]
-
 
 def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) -> Tensor:
     """Return the distillation loss, from logits `[B, K]` of both.

@@ -9,8 +9,6 @@ from soft_vit.engine.resume.position import run_seed, seeded_generator
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["FeatureRedrawHook"]
-
 
 @register(HOOKS)
 class FeatureRedrawHook(Hook):

@@ -11,8 +11,6 @@ from soft_vit.engine.models.timm_model import create_timm_model, pretrained_cfg_
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.read import NOTES_KEY, Notes, notes_of, trained_notes
 
-__all__ = ["TIMM_PREFIX", "flat_name", "freeze_stages", "noted_cfg"]
-
 TIMM_PREFIX = "timm://"
 
 

@@ -19,8 +19,6 @@ from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.registry import HOOKS, MODELS, register
 
-__all__ = ["MesaClassifier", "MesaHook"]
-
 
 @register(MODELS)
 class MesaClassifier(TimmProgressClassifier):

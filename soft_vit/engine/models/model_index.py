@@ -5,8 +5,6 @@ from mmpretrain.apis.model import ModelHub
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.files import RESOURCES
 
-__all__ = ["register_models"]
-
 
 def register_models() -> None:
     """Let `mmpretrain.list_models` and `get_model` find the models of `model-index.yml`.

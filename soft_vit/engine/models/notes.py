@@ -17,8 +17,6 @@ from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights.read import Notes
 
-__all__ = ["cfg_of_config", "model_options", "notes_of_config", "notes_of_run"]
-
 
 def notes_of_config(config: Mapping[str, Any]) -> Notes:
     """Return the notes of a training config: the model's options, preprocessing, facts for a model card."""

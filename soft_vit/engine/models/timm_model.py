@@ -10,8 +10,6 @@ from soft_vit.engine.errors import one_line
 from soft_vit.models.base import require_known
 from soft_vit.weights import WeightsError
 
-__all__ = ["create_timm_model", "pretrained_cfg_of", "unwrapped"]
-
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside wrappers such as MMDistributedDataParallel and BaseTTAModel."""

@@ -13,8 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from soft_vit.registry import HOOKS, MODELS, register
 
-__all__ = ["EMAEvalHook", "SmoothedModel", "choose_weights"]
-
 PREFIX = "ema/"
 
 

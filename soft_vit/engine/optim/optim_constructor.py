@@ -11,8 +11,6 @@ from torch import nn
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import OPTIM_WRAPPER_CONSTRUCTORS, register
 
-__all__ = ["TimmOptimWrapperConstructor"]
-
 _FALLBACK = ("fallback_list", "fallback_no_weight_decay")
 
 

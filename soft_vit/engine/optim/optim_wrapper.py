@@ -14,8 +14,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from soft_vit.registry import OPTIM_WRAPPERS, register
 
-__all__ = ["SafeOptimWrapper"]
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Below 1, the loss scale would make gradients smaller.
 _LOWEST_SCALE = 1.0

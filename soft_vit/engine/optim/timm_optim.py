@@ -12,8 +12,6 @@ from torch.optim import Optimizer
 
 from soft_vit.registry import PARAM_SCHEDULERS, register
 
-__all__ = ["TimmLR", "TimmOptimizers"]
-
 # Arguments of create_optimizer_v2 that need the names of parameters.
 _OF_GROUPS = ("fallback_list", "fallback_no_weight_decay", "filter_bias_and_bn", "layer_decay", "param_group_fn")
 

@@ -9,8 +9,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["only_run_in"]
-
 
 @contextmanager
 def only_run_in(work_dir: str | Path) -> Iterator[None]:

@@ -15,8 +15,6 @@ from torch.utils.data import DataLoader
 
 from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
 
-__all__ = ["ExactEpochLoop", "ExactIterLoop"]
-
 
 def _with_positions(dataloader: dict) -> dict:
     """Return the config of a data loader with positions of samples.

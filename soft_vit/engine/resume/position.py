@@ -23,18 +23,6 @@ from torch.utils.data import Sampler
 
 from soft_vit.registry import HOOKS, register
 
-__all__ = [
-    "BatchPositionHook",
-    "PositionSampler",
-    "SampleIndex",
-    "SeededDataset",
-    "run_seed",
-    "seed_sample",
-    "seed_step",
-    "seed_worker",
-    "seeded_generator",
-]
-
 # The first word of a key, so that a step and a sample with equal numbers have different seeds.
 _STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
 

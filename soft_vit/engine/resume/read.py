@@ -20,8 +20,6 @@ from soft_vit.weights.fetch import download, hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
 from soft_vit.weights.read import allow_classes, read_checkpoint_file
 
-__all__ = ["find_newest_checkpoint", "install", "load_checkpoint_file", "require_checkpoint"]
-
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 # Methods that HistoryBuffer and OneCycleLR store by name.

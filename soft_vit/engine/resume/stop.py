@@ -20,8 +20,6 @@ from soft_vit.engine.hooks.checkpoint import SafeCheckpointHook
 from soft_vit.engine.resume.position import seed_worker
 from soft_vit.registry import HOOKS, register
 
-__all__ = ["EXIT_STOPPED", "RunStopped", "StopHook", "listening", "shield_worker"]
-
 EXIT_STOPPED = 75
 """Exit code of a run that was asked to stop: EX_TEMPFAIL of sysexits.h, try again later."""
 # Seconds within which a second SIGINT is the same one, forwarded by a launcher.
