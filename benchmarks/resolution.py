@@ -108,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a softmax-free pyramid, such as soft_tiny")
     parser.add_argument("--img-size", nargs="+", type=image_size, default=SIZES, metavar="SIZE", help="224 or 800x1333")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s); 0 for memory alone")
-    parser.add_argument("--max-seconds", type=float, default=60, help="skip longer steps (default: %(default)s)")
+    parser.add_argument("--max-seconds", type=float, default=60, help="skip longer steps")
 
 
 def run(args: argparse.Namespace) -> Report:

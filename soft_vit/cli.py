@@ -7,6 +7,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 # Extras, which are files in requirements/, and the modules that they install.
@@ -21,13 +22,28 @@ EXTRAS = {
 }
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of a description, and ends the help of an option with its default, a number, text or path."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, value = action.help or "", action.default
+        plain = isinstance(value, int | float | str | Path) and value is not argparse.SUPPRESS
+        is_said = isinstance(value, bool) or "(default" in text
+        return f"{text} (default: %(default)s)" if plain and not is_said else text
+
+
 class ArgumentParser(argparse.ArgumentParser):
-    """An argparse.ArgumentParser that keeps the lines of its description, and has `--traceback`."""
+    """An argparse.ArgumentParser with the help of `HelpFormatter`, and `--traceback`."""
 
     def __init__(self, description: str | None = None, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(description=description, **kwargs)
+        super().__init__(description=description, **{"formatter_class": HelpFormatter, **kwargs})
         self.add_argument("--traceback", action="store_true", help="show the traceback of an error")
+
+    def arguments(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the options by name, for tools whose options are the arguments of one function."""
+        options = vars(self.parse_args(argv))
+        del options["traceback"]
+        return options
 
 
 def command_line(main: Callable[[Sequence[str]], None]) -> Callable[..., None]:
@@ -76,13 +92,13 @@ def image_size(text: str) -> tuple[int, int]:
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) -> None:
-    """Add `--model`, `--checkpoint`, `--no-pretrained`, and with `config` also `--config`."""
+    """Add `--model`, `--checkpoint`, `--no-pretrained` (as pretrained), and with `config` also `--config`."""
     parser.add_argument("--model", metavar="NAME", required=not config, help="name of a timm model")
     if config:
         parser.add_argument("--config", metavar="FILE", help="config of a trained model, instead of --model")
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument("--checkpoint", metavar="FILE", help="weights (default: the published ones of --model)")
-    weights.add_argument("--no-pretrained", action="store_true", help="random weights instead of the published ones")
+    weights.add_argument("--no-pretrained", dest="pretrained", action="store_false", help="random weights instead")
 
 
 def add_img_size_option(parser: argparse.ArgumentParser, default: tuple[int, int] | None = None) -> None:
@@ -102,11 +118,11 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
     import torch
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default, help="such as cpu or cuda:1 (default: %(default)s)")
+    parser.add_argument("--device", default=default, help="such as cpu or cuda:1")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--cfg-options KEY=VALUE ...`, parsed to a dict of values by dotted name."""
+    """Add `--cfg-options KEY=VALUE ...`, parsed to a dict of values by dotted name, as options."""
     from mmengine.config import DictAction
 
     class ConfigOptions(DictAction):
@@ -127,4 +143,5 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                     self, f"must be KEY=VALUE pairs, such as a.b=1, with closed brackets, got {' '.join(values)}."
                 ) from error
 
-    parser.add_argument("--cfg-options", nargs="+", action=ConfigOptions, metavar="KEY=VALUE", help="change the config")
+    what = dict(metavar="KEY=VALUE", help="change the config")
+    parser.add_argument("--cfg-options", dest="options", nargs="+", action=ConfigOptions, **what)

@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> None:
     ensure_writable(f"{out}.md")
     how = dict(work_dir=args.work_dir, jobs=args.jobs, resume="auto" if args.resume else None)
     command = shlex.join(["python", "-m", "studies", "attentions", *argv])
-    for rows in compare_accuracy(args.attentions, args.config, size=args.size, options=args.cfg_options, **how):
+    for rows in compare_accuracy(args.attentions, args.config, size=args.size, options=args.options, **how):
         report = Report("Accuracy of attentions", args.config, [accuracy_table(rows)], list(map(asdict, rows)))
         report.write(out, command, machine_description())
     print(report.page(command, machine_description()))

@@ -79,6 +79,6 @@ def add_run_options(parser: argparse.ArgumentParser, attentions: Sequence[str], 
     """Add the options of studies that train once with each attention."""
     parser.add_argument("attentions", nargs="*", default=list(attentions), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, sharing the CPU's threads (default: 1)")
-    parser.add_argument("--work-dir", type=Path, default=work_dir, help="has a folder per run (default: %(default)s)")
+    parser.add_argument("--work-dir", type=Path, default=work_dir, help="has a folder per run")
     parser.add_argument("--out", type=Path, metavar="PREFIX", help=f"of .md and .csv (default: WORK_DIR/{table})")
     add_config_options(parser)

@@ -103,12 +103,12 @@ def parser() -> argparse.ArgumentParser:
     [
         (["--img-size", "64"], {"img_size": (64, 64)}),
         (["--img-size", "64x96"], {"img_size": (64, 96)}),
-        (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"cfg_options": {"a": "/my images/b,c", "b": "red fox"}}),
+        (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"options": {"a": "/my images/b,c", "b": "red fox"}}),
         (
             ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b"],
-            {"cfg_options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": (1, 2), "d": True, "e": ["a", "b"]}},
+            {"options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": (1, 2), "d": True, "e": ["a", "b"]}},
         ),
-        (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"cfg_options": {"a": 1, "b": [(1, 2), None]}}),
+        (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"options": {"a": 1, "b": [(1, 2), None]}}),
     ],
 )
 def test_options(parser, arguments, expected):

@@ -20,9 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("--model", metavar="NAME", help="the model of --checkpoint")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights to offer in addition to those on this machine")
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to serve on, such as 0.0.0.0 (default: only this machine)"
-    )
+    what = "address to serve on, such as 0.0.0.0 (default: only this machine)"
+    parser.add_argument("--host", default="127.0.0.1", help=what)
     parser.add_argument("--port", type=int, help="(default: the first free port from 7860)")
     args = parser.parse_args(argv)
     if (args.model is None) != (args.checkpoint is None):

@@ -30,56 +30,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
     parser.add_argument("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")
     weights = parser.add_mutually_exclusive_group()
-    weights.add_argument("--checkpoint", metavar="FILE", help="weights of --model (default: the published ones)")
-    weights.add_argument("--no-pretrained", action="store_true", help="random weights for --model")
-    parser.add_argument("--weights", choices=("ema", "plain"), help="which, if CHECKPOINT holds both (default: ema)")
+    what = "weights of --model (default: the published ones)"
+    weights.add_argument("--checkpoint", dest="weights", metavar="FILE", help=what)
+    what = "random weights for --model"
+    weights.add_argument("--no-pretrained", dest="pretrained", action="store_false", help=what)
+    what = "which, if CHECKPOINT holds both (default: ema)"
+    parser.add_argument("--weights", dest="chosen", choices=("ema", "plain"), help=what)
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the test images")
-    parser.add_argument(
-        "--crop-pct", type=float, metavar="SHARE", help="side of the crop relative to the resized image, up to 1"
-    )
-    parser.add_argument(
-        "--tta",
-        action="store_true",
-        help="test time augmentation: the config's tta_pipeline and tta_model, or for classification the mean of the "
-        "scores of each image and its mirror image",
-    )
-    parser.add_argument(
-        "--data-root",
-        metavar="FOLDER",
-        help="images in a folder per class, as in ImageNetV2, -A or -R; only these classes are predicted",
-    )
+    what = "side of the crop relative to the resized image, up to 1"
+    parser.add_argument("--crop-pct", type=float, metavar="SHARE", help=what)
+    what = "test time augmentation: the config's tta_pipeline and tta_model, or for classification the mean of the "
+    what += "scores of each image and its mirror image"
+    parser.add_argument("--tta", action="store_true", help=what)
+    what = "images in a folder per class, as in ImageNetV2, -A or -R; only these classes are predicted"
+    parser.add_argument("--data-root", metavar="FOLDER", help=what)
     parser.add_argument("--work-dir", metavar="FOLDER", help="for logs (default: work_dirs/<config name>)")
     parser.add_argument("--out", metavar="FILE", help="write the metrics to this JSON file")
     parser.add_argument("--per-class", metavar="FILE", help="write the accuracy of each class to this CSV file")
     parser.add_argument("--confusion", metavar="FILE", help="write the confusion matrix to this CSV file")
     add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
-    args = parser.parse_args(argv)
-    config, subject = args.config, args.subject
-    if args.model is None and subject is None:
+    arguments = parser.arguments(argv)
+    config, subject, model, chosen = (arguments.pop(name) for name in ("config", "subject", "model", "chosen"))
+    if model is None and subject is None:
         # A single argument is the checkpoint.
         config, subject = None, config
-    if args.model is None and subject is not None and Path(subject).suffix == ".py":
+    if model is None and subject is not None and Path(subject).suffix == ".py":
         parser.error(f"CHECKPOINT or --model NAME must be given with the config {subject}.")
-    if (args.model is None) == (subject is None):
+    if (model is None) == (subject is None):
         parser.error("one of CHECKPOINT and --model NAME must be given, and not both.")
-    metrics = evaluate(
-        config or IMAGENET,
-        args.model or subject,
-        weights=args.checkpoint,
-        pretrained=not args.no_pretrained,
-        ema=None if args.weights is None else args.weights == "ema",
-        options=args.cfg_options,
-        data_root=args.data_root,
-        img_size=args.img_size,
-        crop_pct=args.crop_pct,
-        tta=args.tta,
-        out=args.out,
-        per_class=args.per_class,
-        confusion=args.confusion,
-        work_dir=args.work_dir,
-        launcher=args.launcher,
-    )
+    ema = None if chosen is None else chosen == "ema"
+    metrics = evaluate(config or IMAGENET, model or subject, ema=ema, **arguments)
     if is_main_process():
         print(metrics_table(metrics))
 

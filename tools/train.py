@@ -20,44 +20,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = ArgumentParser(__doc__)
     parser.add_argument("config", metavar="CONFIG", help="path of the config")
-    parser.add_argument(
-        "--work-dir", metavar="FOLDER", help="for logs and checkpoints (default: work_dirs/<config name>)"
-    )
-    parser.add_argument(
-        "--resume",
-        nargs="?",
-        const="auto",
-        metavar="CHECKPOINT",
-        help="continue from a checkpoint, or from the newest one in the work directory",
-    )
+    parser.add_argument("--work-dir", metavar="FOLDER", help="for logs and checkpoints (default: work_dirs/<config>)")
+    what = "continue from a checkpoint, or from the newest one in the work directory"
+    parser.add_argument("--resume", nargs="?", const="auto", metavar="CHECKPOINT", help=what)
     parser.add_argument("--amp", action="store_true", help="autocast in bfloat16, or in optim_wrapper.dtype")
-    parser.add_argument(
-        "--auto-scale-lr",
-        action="store_true",
-        help="scale the learning rate with the global batch, relative to auto_scale_lr.base_batch_size",
-    )
-    parser.add_argument(
-        "--stop-signals",
-        nargs="+",
-        default=["SIGTERM", "SIGINT"],
-        metavar="SIGNAL",
-        help="save and end with exit code 75 after the current step (default: SIGTERM SIGINT)",
-    )
-    parser.add_argument("--no-validate", action="store_true", help="train without validation")
+    what = "scale the learning rate with the global batch, relative to auto_scale_lr.base_batch_size"
+    parser.add_argument("--auto-scale-lr", action="store_true", help=what)
+    what = "save and end with exit code 75 after the current step (default: SIGTERM SIGINT)"
+    parser.add_argument("--stop-signals", nargs="+", default=["SIGTERM", "SIGINT"], metavar="SIGNAL", help=what)
+    parser.add_argument("--no-validate", dest="validate", action="store_false", help="train without validation")
     add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
-    args = parser.parse_args(argv)
-    result = train(
-        args.config,
-        work_dir=args.work_dir,
-        resume=args.resume,
-        amp=args.amp,
-        validate=not args.no_validate,
-        options=args.cfg_options,
-        launcher=args.launcher,
-        auto_scale_lr=args.auto_scale_lr,
-        stop_signals=args.stop_signals,
-    )
+    result = train(**parser.arguments(argv))
     if is_main_process():
         print(result)
 

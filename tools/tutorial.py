@@ -236,7 +236,7 @@ def save(model: nn.Module, out: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("tutorial"), metavar="FOLDER", help="for pictures and weights")
-    parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=30, help="steps of fine-tuning")
     args = parser.parse_args(argv)
     args.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)

@@ -31,10 +31,10 @@ def main(argv: Sequence[str]) -> None:
         "--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, such as soft:sampling=avg"
     )
     parser.add_argument("--model", choices=get_args(ModelName), default="isotropic", help="(default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs per task and attention (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per task and attention")
     parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
-    parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes")
     parser.add_argument("--out", type=Path, default=Path("gym"), help="(default: %(default)s)")
     args = parser.parse_args(argv)
     tasks = list(TASKS) if "all" in args.tasks else args.tasks

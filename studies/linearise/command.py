@@ -150,7 +150,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="(default: all)")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=f"(default: {' '.join(KINDS)})")
     parser.add_argument("--variants", nargs="+", default=["plain"], choices=list(VARIANTS), help="(default: plain)")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each kind (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     parser.add_argument("--steps", type=int, nargs=2, default=[250, 400], metavar="N", help="(default: 250 400)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")

@@ -54,11 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)
-    parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="images in a folder per class (default: generated shapes)"
-    )
-    parser.add_argument("--num-images", type=int, default=500, help="images for accuracies (default: %(default)s)")
-    parser.add_argument("--num-matrices", type=int, default=4, help="images for other figures (default: %(default)s)")
+    what = "images in a folder per class (default: generated shapes)"
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help=what)
+    parser.add_argument("--num-images", type=int, default=500, help="images for accuracies")
+    parser.add_argument("--num-matrices", type=int, default=4, help="images for other figures")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table to this Markdown file")
     args = parser.parse_args(argv)
     require_known(args.model)
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = {} if args.img_size is None else {"img_size": args.img_size}
     if args.checkpoint is not None:
         options["pretrained_cfg_overlay"] = dict(file=args.checkpoint)
-    pretrained = args.checkpoint is not None or not args.no_pretrained
+    pretrained = args.checkpoint is not None or args.pretrained
     model = timm.create_model(args.model, pretrained=pretrained, **options).to(args.device)
     read = draw_shapes if args.data is None else lambda *given: read_folder(args.data, *given)
     images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)

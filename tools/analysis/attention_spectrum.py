@@ -40,18 +40,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)
-    parser.add_argument("--shapes", type=int, default=4, metavar="N", help="number of generated shapes (default: 4)")
-    parser.add_argument(
-        "--out", type=Path, metavar="PREFIX", help="write PREFIX.png and PREFIX.csv (default: MODEL_spectrum)"
-    )
+    parser.add_argument("--shapes", type=int, default=4, metavar="N", help="number of generated shapes")
+    what = "write PREFIX.png and PREFIX.csv (default: MODEL_spectrum)"
+    parser.add_argument("--out", type=Path, metavar="PREFIX", help=what)
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.model}_spectrum")
     png, table = Path(f"{out}.png"), Path(f"{out}.csv")
     ensure_writable(png)
     model, title = load_pyramid(
-        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=not args.no_pretrained, device=args.device
+        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
     )
-    published = not args.no_pretrained and args.checkpoint is None
+    published = args.pretrained and args.checkpoint is None
     images = read_images(args.images, model) if args.images else draw_shapes(args.shapes, model, published)
     spectra = measure_spectrum(model, [image.to(args.device) for image in images])
     height, width = model.img_size

@@ -20,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
     subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")
     add_img_size_option(parser, default=(224, 224))
-    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images (default: %(default)s)")
-    parser.add_argument("--depth", type=int, default=2, help="levels of modules to list (default: %(default)s)")
+    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images")
+    parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
     args = parser.parse_args(argv)
     height, width = args.img_size
     name, model_args = args.model, {}

@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="work directory of a run, or its scalars.json")
     parser.add_argument("--keys", nargs="+", default=(), help=f"quantities to plot (default: {' '.join(DEFAULT_KEYS)})")
-    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("curves.png"), help="picture to write")
     args = parser.parse_args(argv)
     ensure_writable(args.out)
     plot_curves({run: read_run(run) for run in args.runs}, args.out, args.keys)

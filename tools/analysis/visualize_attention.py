@@ -25,17 +25,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)
-    parser.add_argument("--stage", type=int, default=1, help="stage, counted from 1 (default: 1)")
+    parser.add_argument("--stage", type=int, default=1, help="stage, counted from 1")
     parser.add_argument("--layer", type=int, default=-1, help="layer of the stage, counted from 0 (default: the last)")
-    parser.add_argument(
-        "--query", type=int, nargs=2, metavar=("Y", "X"), help="token on the stage's map (default: its centre)"
-    )
+    what = "token on the stage's map (default: its centre)"
+    parser.add_argument("--query", type=int, nargs=2, metavar=("Y", "X"), help=what)
     parser.add_argument("--out", type=Path, metavar="PNG", help="(default: IMAGE_attention.png in this folder)")
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.image.stem}_attention.png")
     ensure_writable(out)
     model, title = load_pyramid(
-        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=not args.no_pretrained, device=args.device
+        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
     )
     pixels = np.asarray(read_image(args.image).resize(model.img_size[::-1], resample=2))
     config = resolve_data_config({}, model=model)

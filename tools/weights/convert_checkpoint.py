@@ -18,11 +18,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("source", metavar="IN", help="a checkpoint in any of the layouts")
     parser.add_argument("target", metavar="OUT", help="ends in .safetensors, or in .pth, .pt or .bin for other layouts")
-    parser.add_argument("--to", choices=LAYOUTS, required=True)
+    parser.add_argument("--to", dest="layout", choices=LAYOUTS, required=True)
     parser.add_argument("--weights", choices=("ema", "plain"), help="weights to take if IN holds both (default: ema)")
     parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not note it")
-    args = parser.parse_args(argv)
-    for sentence in convert(args.source, args.target, args.to, weights=args.weights, model=args.model):
+    for sentence in convert(**parser.arguments(argv)):
         print(sentence)
 
 

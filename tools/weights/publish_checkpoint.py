@@ -22,32 +22,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", metavar="NAME", help="name of the timm model, if IN does not note it")
     parser.add_argument("--weights", choices=("ema", "plain"), help="weights to take if IN holds both (default: ema)")
     parser.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="such as top1=97.7")
-    parser.add_argument("--dataset", default="imagenet-1k", help="dataset of the metrics (default: %(default)s)")
-    parser.add_argument(
-        "--measured-by", default="tools/test.py", help="command that measured the metrics (default: %(default)s)"
-    )
+    parser.add_argument("--dataset", default="imagenet-1k", help="dataset of the metrics")
+    parser.add_argument("--measured-by", default="tools/test.py", help="command that measured the metrics")
     parser.add_argument("--config", metavar="FILE", help="training config for the entry, such as configs/soft_tiny.py")
     for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
-        parser.add_argument(
-            f"--{name}", type=float, nargs="+", metavar="X", help=f"{name} of the image channels, such as {example}"
-        )
+        what = f"{name} of the image channels, such as {example}"
+        parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=what)
     parser.add_argument("--hf-dir", metavar="FOLDER", help="also write a Hugging Face repository there")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="push to this Hugging Face repository")
-    args = parser.parse_args(argv)
-    for sentence in publish(
-        args.source,
-        args.out_dir,
-        tag=args.tag,
-        licence=args.licence,
-        model=args.model,
-        weights=args.weights,
-        metrics=[parse_metric(text, args.dataset, args.measured_by) for text in args.metric],
-        config=args.config,
-        mean=args.mean,
-        std=args.std,
-        hf_dir=args.hf_dir,
-        repo=args.push,
-    ):
+    parser.add_argument("--push", dest="repo", metavar="OWNER/NAME", help="push to this Hugging Face repository")
+    arguments = parser.arguments(argv)
+    texts, *measured = (arguments.pop(name) for name in ("metric", "dataset", "measured_by"))
+    metrics = [parse_metric(text, *measured) for text in texts]
+    for sentence in publish(**arguments, metrics=metrics):
         print(sentence)
 
 
