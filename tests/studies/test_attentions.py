@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.attentions import accuracy_table, compare_accuracy
-from studies.runs import LOG_NAME
+from studies.attentions import LOG_NAME, accuracy_table, compare_accuracy
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
 SHORT = {
@@ -25,21 +24,22 @@ def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_pat
     config.write_text(f"_base_ = [{str(DEMO)!r}]\nonce = __import__('os').path.exists({str(flag)!r}) or {die}\n")
     arguments = dict(config=config, work_dir=tmp_path, options=SHORT)
     _, (died, trained) = compare_accuracy(["softmax", "linear"], **arguments)
-    assert died.error.startswith("BrokenProcessPool")
-    assert (trained.error, trained.images) == ("", 7)
+    assert died["error"].startswith("BrokenProcessPool")
+    assert "error" not in trained
+    assert trained["images"] == 7
     resumed = list(compare_accuracy(["linear", "softmax"], **arguments, resume="auto"))[-1]
-    assert resumed[0].top1 == trained.top1
+    assert resumed[0]["top1"] == trained["top1"]
     assert "resumed epoch: 1" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
-    assert resumed[1].images == 7
+    assert resumed[1]["images"] == 7
 
 
 def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
     def run(config, options, *arguments):
         if options["model.model_name"].startswith("softmax"):
             raise BrokenProcessPool("it died")
-        return 91.25, 7, 2.5
+        return {"top1": 91.25, "images": 7, "minutes": 2.5}
 
-    monkeypatch.setattr("studies.runs._in_own_process", run)
+    monkeypatch.setattr("studies.attentions._in_own_process", run)
     first, rows = compare_accuracy(["softmax", "linear"], DEMO, work_dir=tmp_path, progress=False)
     assert len(first) == len(rows) == 2
     assert accuracy_table(rows).splitlines()[2:] == [
