@@ -34,6 +34,7 @@ def data(tmp_path_factory):
 def options(data):
     return {
         "data_root": str(data),
+        "load_from": None,
         "image_size": 32,
         "model.depths": [1, 1, 1, 1],
         "train_dataloader.batch_size": 4,
