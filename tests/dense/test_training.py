@@ -78,7 +78,9 @@ def run_of(name, trees):
     return config, {**data, **options, **lengths, "default_hooks.checkpoint.interval": interval}
 
 
-@pytest.mark.parametrize("name", [pytest.param("retinanet", marks=pytest.mark.slow), "mask_rcnn", "upernet"])
+@pytest.mark.parametrize(
+    "name", ["mask_rcnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("retinanet", "upernet"))]
+)
 def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path):
     config, options = run_of(name, trees)
     _, _, unit, (interval, _), least = RUNS[name]

@@ -7,6 +7,7 @@ import pytest
 from documents import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [("siglip2_resolutions", ["2"], "4 tokens  soft_vit_linear"), ("naflex_rates", ["6", "3"], "squares ")],

@@ -88,7 +88,8 @@ OF_MMPRETRAIN = {"type": "SwitchRecipeHook", "schedule": [{"action_epoch": 2, "t
 OF_MMDET = {"type": "mmdet.PipelineSwitchHook", "switch_epoch": 1, "switch_pipeline": BLACK}
 
 
-@pytest.mark.parametrize("hook", [OF_MMPRETRAIN, pytest.param(OF_MMDET, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", [OF_MMPRETRAIN, OF_MMDET])
 def test_hooks_of_mmpretrain_and_mmdet_switch_the_pipeline(tmp_path, monkeypatch, hook):
     if hook["type"].startswith("mmdet"):
         pytest.importorskip("soft_vit.dense.mmcv_ext")

@@ -71,11 +71,8 @@ def assert_equal_at_other_sizes(source, format, path):
             assert (given - expected).norm() <= 1e-4 * expected.norm(), (name, height, width)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case if case[0] == "spatial_reduction" else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
-    ids=lambda case: "-".join((case[0], *case[1])),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join((case[0], *case[1])))
 def test_options_at_other_sizes(case, tmp_path):
     pytest.importorskip("onnxruntime")
     source, path = source_of([case]), tmp_path / "layers.onnx"

@@ -8,10 +8,9 @@ import torch
 from gpu.training import PER_RANK, batch, distance, fix_norms, gradients, run_rank, small_model
 from torch.nn.functional import cross_entropy
 
-DTYPES = [torch.bfloat16, torch.float16]
 
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+# fp16 on a CPU is slow.
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)], ids=str)
 def test_autocast(device, dtype):
     """At most twice the error of the eager form under the same autocast, both against float64."""
     images, labels = batch(0, 4, device)
@@ -44,7 +43,6 @@ def steps(
     losses = []
     for step in range(first, last):
         images, labels = batch(step % 2, 8 if device == "cuda" else 2, device)
-        # fp16 on a CPU is slow.
         with torch.autocast(device, dtype=torch.float16 if device == "cuda" else torch.bfloat16):
             loss = cross_entropy(model(images), labels)
         scaler.scale(loss).backward()

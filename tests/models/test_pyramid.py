@@ -6,7 +6,7 @@ What timm expects of all models is in zoo/test_contract.py.
 import pytest
 import timm
 import torch
-from models.zoo.families import SHALLOW
+from captured_models import TWO_STAGES
 from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_options
@@ -38,7 +38,7 @@ class Wrapped(nn.Module):
 
 @every_pico
 def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(name):
-    model = create(name, **SHALLOW).eval()
+    model = create(name, **TWO_STAGES).eval()
     expected = model(image())
     expected.square().sum().backward()
     for n, p in model.named_parameters():
@@ -55,8 +55,8 @@ def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(name):
 
 @every_pico
 def test_init_weights_sets_all_that_comes_from_the_meta_device(name):
-    expected = create(name, **SHALLOW).state_dict()
-    model = create(name, device="meta", **SHALLOW).to_empty(device="cpu")
+    expected = create(name, **TWO_STAGES).state_dict()
+    model = create(name, device="meta", **TWO_STAGES).to_empty(device="cpu")
     for value in model.state_dict().values():
         value.fill_(float("nan") if value.is_floating_point() else -1)
     model.init_weights()

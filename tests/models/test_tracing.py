@@ -9,11 +9,13 @@ from timm.models import create_feature_extractor, get_graph_node_names
 
 from soft_vit.models.pyramid import PyramidViT
 
+SAME_BODY = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit")
 # A name, and what makes the model small.
 MODELS: dict[str, tuple[str, dict]] = {
     **{name: (name, SHALLOW) for name in ("soft_pico", "local_pyramid_pico")},
     "reversible": ("soft_pico", {"reversible": True}),
-    **{family: row for family, row in SMALL.items() if family not in ("flatten_pvt", "flatten_swin", "mavit")},
+    # Other rows have the same body.
+    **{family: row for family, row in SMALL.items() if family not in SAME_BODY},
     "performer_vit": ("performer_vit_tiny_patch16", {"depth": 1, "img_size": 64}),
     "local_vit": ("local_vit_tiny_patch16", {"depth": 1, "img_size": 64, "dynamic_img_size": True}),
 }

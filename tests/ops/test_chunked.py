@@ -145,7 +145,7 @@ def in_turn(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 @functions
-@pytest.mark.parametrize("chunk_bytes", [1, 2 * 2 * 3 * 8])
+@pytest.mark.parametrize("chunk_bytes", [1, pytest.param(2 * 2 * 3 * 8, marks=pytest.mark.slow)])
 def test_gradients_once_and_twice(
     function: Callable[..., Tensor], chunk_bytes: int, part_after_part: Callable[[bool], None], monkeypatch
 ) -> None:

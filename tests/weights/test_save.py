@@ -141,9 +141,8 @@ def test_weights_of_another_image_size_are_not_resampled(name, tmp_path):
     assert (cfg["input_size"], cfg.get("pool_size")) == ((3, 64, 96), None if "deit" in name else (2, 3))
 
 
-@pytest.mark.parametrize(
-    ("family", "name"), [("mila", "mlla_tiny"), pytest.param("h_vit3", "h_vittt_tiny", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), [("mila", "mlla_tiny"), ("h_vit3", "h_vittt_tiny")])
 def test_released_files_of_the_zoo_survive(family, name, tmp_path, monkeypatch):
     """Tables in released files are left out, and computed again when the released layout is written."""
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from engine.runs import CONFIGS, DEMO, on_images, tiny
+from engine.runs import DEMO, tiny
 
 from soft_vit.engine import train
 from soft_vit.engine.hooks import summary
@@ -17,6 +17,7 @@ def lines(text: str) -> dict[str, str]:
     return dict(re.findall(r"INFO - (Data|Model|Schedule|Device|Results): (.*)\.$", plain, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_first_screen_of_a_run_and_of_a_resumed_one(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(summary, "_flops", FLOPS)
     options = tiny(images=6, batch=2, epochs=1) | {"model.frozen_stages": 1, "param_scheduler": []}
@@ -42,14 +43,3 @@ def test_first_screen_of_a_run_and_of_a_resumed_one(tmp_path, capfd, monkeypatch
     train(DEMO, work_dir=tmp_path, options=options | {"train_cfg.max_epochs": 2}, resume="auto", validate=False)
     model = lines(capfd.readouterr().out)["Model"]
     assert model.endswith(f"resumed from {tmp_path}/epoch_1.pth at iteration 3")
-
-
-@pytest.mark.slow
-def test_first_screen_of_fine_tuning(tree, tmp_path, capfd):
-    (tree / "train" / "red" / "notes.txt").touch()
-    options = on_images(tree, batch=4, size=32) | {"load_from": "timm://soft_pico.shapes"}
-    train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path, options=options)
-    first, *_ = capfd.readouterr().out.partition("Epoch(train)")
-    assert first.count("\n") <= 25
-    assert "1 .txt" in first
-    assert "weights from timm://soft_pico.shapes" in lines(first)["Model"]

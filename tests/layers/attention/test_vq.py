@@ -126,7 +126,8 @@ def test_one_process_of_a_group_observes_as_it_does_alone() -> None:
     assert all(map(torch.equal, code_state(alone), code_state(in_group)))
 
 
-@pytest.mark.parametrize("checkpointed", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointed", [True, False])
 def test_compiled_training_learns_the_same_codes(checkpointed: bool) -> None:
     """The recomputation of gradient checkpointing sees buffers that the forward has changed."""
     torch._dynamo.reset()

@@ -19,14 +19,15 @@ from soft_vit.models import PYRAMID_MODELS, checkpoint_filter_fn
 
 STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
 RELEASED = {name: family for family, row in STAGED.items() for name in row.models}
-# Sizes of pyramids differ in numbers alone, of which test_names.py has a table; test_pyramid.py runs every attention.
+# Sizes differ in numbers alone; test_names.py has a table of those of pyramids, and test_pyramid.py every attention.
 QUICK = ("soft_pico", "soft_tiny", "soft_norm_tiny_pure", "soft_plus_pico", "linformer_pyramid_pico")
-MODELS = [*RELEASED, *(pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in PYRAMID_MODELS)]
+QUICK += tuple(row.models[i] for row in STAGED.values() for i in (0, -1))
+MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in (*RELEASED, *PYRAMID_MODELS)]
 # The parameters of others have the same names, or more numbers in them.
 SMALLEST = {*(row.tiny for row in STAGED.values()), *PYRAMID_MODELS}
 ROWS = {**FAMILIES, **PYRAMIDS}
 # The networks of other rows with another attention, or options that another row has too.
-SLOW = ("flatten_pvt", "flatten_swin", "pola_swin", "mavit", "fused stages")
+SLOW = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit", "fused stages", "reversible")
 every_family = pytest.mark.parametrize(
     "family",
     [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family, row in ROWS.items() if row.staged],

@@ -107,13 +107,18 @@ def own_cache(monkeypatch, tmp_path):
     ("name", "d", "bottleneck_dtype", "programs", "spilled"),
     [
         ("kernel_sums", 32, FP32, 3, 0),
-        ("kernel_sums of gradients", 32, FP32, 4, 0),
         ("kernel_outputs", 32, FP32, 4, 0),
         ("kernel_gradients True True", 32, BF16, 2, 0),
-        ("kernel_gradients True True", 32, FP32, 2, 64),
-        ("kernel_sums", 64, BF16, 3, 0),
-        # Some of what does not change in the loop.
-        ("kernel_gradients True True", 64, BF16, 2, 512),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("kernel_sums of gradients", 32, FP32, 4, 0),
+                ("kernel_gradients True True", 32, FP32, 2, 64),
+                ("kernel_sums", 64, BF16, 3, 0),
+                # Some of what does not change in the loop.
+                ("kernel_gradients True True", 64, BF16, 2, 512),
+            )
+        ),
     ],
 )
 def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, d, bottleneck_dtype, programs, spilled):
@@ -132,6 +137,7 @@ def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, d, bo
     assert program.metadata.shared <= SHARED_MEMORY // programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kernel_sums of gradients", "kernel_outputs", "kernel_gradients True True"])
 def test_maps_of_14_x_14_are_read_in_words(name):
     """196 tokens, as in the third stage of an image of 224 pixels: channels begin at multiples of 4, heads of 16."""
@@ -141,7 +147,7 @@ def test_maps_of_14_x_14_are_read_in_words(name):
     assert not re.search(r"(ld|st)\.global\.b16", ptx)
 
 
-@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
+@pytest.mark.parametrize("inverse", ["newton", pytest.param("cholesky", marks=pytest.mark.slow)])
 def test_sizes_of_one_compile(inverse):
     """Triton makes constants of arguments that are one."""
     ones = {"heads", "num_tokens", "num_bottleneck", "size", "tiles", "chunks", "iters"}

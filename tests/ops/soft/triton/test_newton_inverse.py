@@ -26,16 +26,9 @@ def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
     return float((actual.double() - exact).norm() / exact.norm())
 
 
-QUICK = [
-    (dict(m=1), GUARDED),
-    (dict(m=31), ROWSUM),
-    (dict(m=49, spread=0.02), ROWSUM),
-    (dict(m=64, spread=0.1), GUARDED),
-    (dict(m=9, spread=0.0), ROWSUM),
-    (dict(m=9), dict(ROWSUM, iters=0)),
-    (dict(m=9), dict(GUARDED, iters=3)),
-]
-MORE = [
+QUICK = [(dict(m=49, spread=0.02), ROWSUM), (dict(m=9, spread=0.0), ROWSUM), (dict(m=9), dict(GUARDED, iters=3))]
+MORE = [(dict(m=31), ROWSUM), (dict(m=64, spread=0.1), GUARDED), (dict(m=9), dict(ROWSUM, iters=0))]
+MORE += [
     (dict(m=m, spread=spread), start)
     for m, spread in ((1, 0.3), (3, 0.3), (16, 0.3), (49, 0.3), (49, 0.02), (64, 1.0))
     for start in (ROWSUM, GUARDED)

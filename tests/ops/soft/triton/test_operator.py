@@ -25,7 +25,6 @@ def tensors(device: str, n: int = 17, requires_grad: bool = True) -> tuple[torch
     "checks",
     [
         ("test_schema", "test_autograd_registration", "test_faketensor"),
-        # Takes as long as all of these; `test_compiles_without_a_break` is the small form.
         pytest.param("test_aot_dispatch_dynamic", marks=pytest.mark.slow),
     ],
     ids=str,
@@ -64,6 +63,7 @@ def test_a_recorded_operator_has_no_second_derivative(device):
         torch.autograd.grad(grad.sum(), inputs)
 
 
+@pytest.mark.slow
 def test_compiles_without_a_break(device):
     inputs = tensors(device)
     compiled = torch.compile(Attention(), fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
@@ -93,6 +93,7 @@ def test_diagonal_of_the_kernel_is_exact(device):
     torch.testing.assert_close(factor, (1.01**0.5 * torch.eye(5, device=device)).expand(2, 5, 5))
 
 
+@pytest.mark.slow
 def test_counts_as_the_eager_form_does(device):
     """Also where only the backward is counted."""
     counts = {}
