@@ -10,7 +10,6 @@ import re
 import shlex
 import tarfile
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +26,7 @@ from released import released_state_dict
 
 from soft_vit.data import draw_shape
 from soft_vit.engine.config import resolve
-from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models import PYRAMID_SIZES, PyramidViT, identify
-from soft_vit.weights import load_index
+from soft_vit.models import identify
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "tools")
@@ -86,7 +83,6 @@ ENDS_IN = {
 }
 # Files that a command uses, and the beginning of the command that makes them.
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
-INSTALLATIONS = [command for command in COMMANDS if command.startswith("pip ")]
 # The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
     r"tools/dist_train.sh (\S+) \d": r"python tools/train.py \1",
@@ -202,13 +198,6 @@ def test_accuracy_that_the_page_states(tmp_path, monkeypatch, capsys):
     assert top1 == pytest.approx(97.7, abs=1)
 
 
-def test_extras_exist():
-    lists = (re.search(r"\[([\w,]+)\]", command) for command in INSTALLATIONS)
-    extras = {extra for found in lists if found for extra in found[1].split(",")}
-    assert extras
-    assert extras <= {path.stem for path in (ROOT / "requirements").glob("*.txt")}
-
-
 SNIPPETS = {
     f"{page.stem}-{index}": snippet
     for page in PAGES
@@ -262,36 +251,3 @@ def test_paths_exist(page):
     # Files of the worked example in CONTRIBUTING.md.
     example = ["soft_vit/layers/attention/relu.py", "tests/layers/attention/test_relu.py"]
     assert missing_paths(page) == (example if page.stem == "CONTRIBUTING" else [])
-
-
-def test_pictures_are_shown_and_small():
-    shown = set(re.findall(r"images/([\w.]+)", TEXT))
-    images = {path.name: path.stat().st_size for path in (ROOT / "docs" / "images").iterdir()}
-    assert shown == images.keys()
-    assert max(images.values()) < 150_000
-
-
-def test_table_of_models():
-    """Depths are as in the models, and accuracies and links as in the index."""
-    lines = (ROOT / "README.md").read_text().splitlines()
-    for row in [line.split("|")[1:-1] for line in lines if line.startswith("| `soft")]:
-        names, _, depths, top1, weights = (cell.strip() for cell in row)
-        models = re.findall(r"`(\w+)`", names)
-        assert {PYRAMID_SIZES[model.split("_")[-1]]["depths"] for model in models} == {tuple(map(int, depths.split()))}
-        entries = [entry for entry in load_index() if entry.model in models]
-        assert {float(figure) for figure in top1.split()[:1]} == {m.value for entry in entries for m in entry.metrics}
-        links = re.findall(r"https://drive.google.com/file/d/([\w-]+)/view", weights)
-        assert all(any(link in str(entry.sources) for entry in entries) for link in links)
-
-
-def test_options_of_the_models_exist():
-    """These are the names in the first column of the table of options."""
-    table = (ROOT / "docs" / "models.md").read_text().split("| option | values |\n|---|---|\n")[1].split("\n\n")[0]
-    named = {code for row in table.splitlines() for code in inline_code(row.split("|")[1])}
-    assert named <= {*signature(PyramidViT.__init__).parameters, *attention_options(ATTENTIONS["soft"])}
-
-
-def test_groups_of_attentions_are_complete():
-    table = (ROOT / "docs" / "attentions.md").read_text().split("| group | names |\n|---|---|\n")[1].split("\n\n")[0]
-    named = {code for row in table.splitlines() for code in inline_code(row.split("|")[2])} - {"elu + 1", "relu"}
-    assert named == ATTENTIONS.keys() - {"soft", "soft_norm", "soft_plus"}

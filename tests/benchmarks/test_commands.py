@@ -8,8 +8,6 @@ import csv
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.atlas import measure
-from benchmarks.atlas.table import AttentionRow, read_table
 from soft_vit.weights.files import RESOURCES
 
 SMALL = "--img-size 32 --batch-size 2 --rounds 3"
@@ -52,31 +50,6 @@ def test_command(command, tmp_path, capsys):
             head, *rows = csv.reader(file)
         assert ",".join(head) == columns
         assert len(rows) == count
-
-
-@pytest.mark.slow
-def test_the_atlas_continues(tmp_path, monkeypatch):
-    modes = iter(("training", "inference"))
-
-    def measure_again(rows, *, kinds, tokens, seconds, device):
-        assert (kinds, tokens, device) == (["soft"], [196, 784], "cpu")
-        mode = next(modes)
-        for number in tokens:
-            for kind, ratio in (("softmax", 1.0), ("soft", 400 / number)):
-                rows = [*rows, AttentionRow(kind, "N", mode, 32, number, 5, *[ratio] * 6, 1.0)]
-            yield rows
-
-    monkeypatch.setattr(measure, "measure", measure_again)
-    monkeypatch.setattr("benchmarks.atlas.pictures.DPI", 10)
-    command = f"atlas --kinds soft --tokens 196 784 --device cpu --out {tmp_path}".split()
-    main(command)
-    names = {f"{name}_32.png" for name in ("inference", "training", "memory", "crossovers")}
-    assert {path.name for path in tmp_path.iterdir()} == {"atlas.csv", *names}
-    # A second run continues with the rows, and its command joins the first.
-    main([*command, "--seconds", "9"])
-    found = read_table(tmp_path / "atlas.csv")
-    assert len(found.rows) == 8
-    assert found.command.count(" && python -m benchmarks atlas") == 1
 
 
 @pytest.mark.parametrize(

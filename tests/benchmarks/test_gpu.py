@@ -14,36 +14,6 @@ from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_report.sh"
 
 
-PROGRAM = """#!/usr/bin/env bash
-echo "$@" >>"{folder}/calls"
-case "$*" in
-    *"-m pytest"*) echo "before"; echo "the reason"; exit 3 ;;
-    *"operator softmax"*) sleep 60 & echo $! >"{folder}/child" ;;
-esac
-"""
-
-
-def test_parts_end_with_what_they_started_and_are_not_repeated(tmp_path):
-    """With a program instead of Python."""
-    (tmp_path / "python").write_text(PROGRAM.format(folder=tmp_path))
-    (tmp_path / "python").chmod(0o755)
-    out, environment = tmp_path / "out", {**os.environ, "PYTHON": str(tmp_path / "python")}
-    calls = []
-    for _ in range(2):
-        subprocess.run(["bash", str(SCRIPT), str(out), "--dry"], env=environment, check=True, capture_output=True)
-        calls.append((tmp_path / "calls").read_text().splitlines())
-        (tmp_path / "calls").unlink()
-    states = {path.stem: path.read_text().split(",")[0] for path in out.glob("*.state")}
-    assert states == {"operator_17": "done", "tests_inverse": "failed", "models": "done"}
-    assert (out / "tests_inverse.log").read_text() == "before\nthe reason\n"
-    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
-    assert not child.exists() or child.read_text().split()[2] == "Z"
-    assert [call.split()[2] for call in calls[0] if "benchmarks gpu" not in call] == ["operator", "-q", "models"]
-    # The second time only what failed, between the check and the page.
-    assert [call.split()[2] for call in calls[1] if "benchmarks gpu" not in call] == ["-q"]
-    assert calls[1][-1].endswith("--final")
-
-
 @pytest.mark.slow
 def test_dry_run_and_again(tmp_path):
     """30 CPU seconds: each part imports torch. Without MMEngine, and from any folder."""

@@ -5,12 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from benchmarks import timer
-from benchmarks.timer import measure, numbered, second_of_two, seconds_of, time_in_turn
-
-
-def test_repeated_names_are_numbered():
-    assert numbered(["a", "b", "a", "a+x", "a"]) == {"a": "a", "b": "b", "a (2)": "a", "a+x": "a+x", "a (3)": "a"}
+from benchmarks.timer import measure, time_in_turn
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
@@ -37,29 +32,6 @@ def test_rounds_that_fit_a_time_and_short_steps_that_are_repeated():
     # Each of both runs twice in the warm-up round, then three times in a row.
     assert calls == [1] * 4 + [3] * 8
     assert given == [3.0]
-
-
-def test_a_short_step_on_a_gpu():
-    """One call in each round is not counted, and as many follow as make a measurement long enough."""
-    calls = []
-    step = partial(calls.append, "uncounted")
-    clock = lambda step, device, repeats: calls.append(repeats) or 1e-3  # noqa: E731
-    assert time_in_turn({"a": step}, 3, "cuda", clock=clock) == {"a": [1e-3] * 3}
-    assert calls == ["uncounted", 1] + ["uncounted", 6] * 3
-
-
-def test_the_second_run_in_a_row_is_timed(monkeypatch):
-    calls = []
-    monkeypatch.setattr(timer, "seconds_of", lambda step, *_: calls.append("timed") or step() or 2.0)
-    assert second_of_two(partial(calls.append, "run"), "cpu") == 2.0
-    assert calls == ["run", "timed", "run"]
-
-
-def test_repeats_are_averaged(monkeypatch):
-    calls, clock = [], iter([3.0, 13.0])
-    monkeypatch.setattr(timer.time, "perf_counter", lambda: next(clock))
-    assert seconds_of(partial(calls.append, None), "cpu", repeats=5) == 2
-    assert len(calls) == 5
 
 
 def test_a_step_without_memory_leaves_the_others_alone():

@@ -78,13 +78,6 @@ def test_pages_open_without_errors_and_without_the_network(site, address, page):
     assert (errors, elsewhere, wide) == ([], [], [])
 
 
-def test_pictures_have_captions(address, page):
-    page.goto(f"{address}/atlas/")
-    pictures, captions = page.locator("article img"), page.locator("figcaption")
-    texts = [picture.get_attribute("alt") for picture in pictures.all()]
-    assert texts == captions.all_inner_texts() != []
-
-
 def test_zoo_sorts_and_filters(address, page):
     page.set_viewport_size(DESK)
     page.goto(f"{address}/zoo_table/")

@@ -5,32 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from studies.attentions import LOG_NAME, accuracy_table, compare_accuracy
+from studies.attentions import accuracy_table, compare_accuracy
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
-SHORT = {
-    "train_cfg.max_epochs": 1,
-    "train_dataloader.dataset.length": 16,
-    "val_dataloader.dataset.length": 7,
-    "train_dataloader.batch_size": 8,
-}
-
-
-@pytest.mark.slow
-def test_runs_have_their_own_process_and_one_that_dies_leaves_the_others(tmp_path):
-    # The first process to read this config dies, as if out of memory.
-    config, flag = tmp_path / "config.py", tmp_path / "died"
-    die = f"open({str(flag)!r}, 'w').close() or __import__('os')._exit(9)"
-    config.write_text(f"_base_ = [{str(DEMO)!r}]\nonce = __import__('os').path.exists({str(flag)!r}) or {die}\n")
-    arguments = dict(config=config, work_dir=tmp_path, options=SHORT)
-    _, (died, trained) = compare_accuracy(["softmax", "linear"], **arguments)
-    assert died["error"].startswith("BrokenProcessPool")
-    assert "error" not in trained
-    assert trained["images"] == 7
-    resumed = list(compare_accuracy(["linear", "softmax"], **arguments, resume="auto"))[-1]
-    assert resumed[0]["top1"] == trained["top1"]
-    assert "resumed epoch: 1" in (tmp_path / "linear_pyramid_pico" / LOG_NAME).read_text()
-    assert resumed[1]["images"] == 7
 
 
 def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):

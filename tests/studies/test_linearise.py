@@ -11,7 +11,7 @@ from soft_vit.data.demo.scenes import draw_scene
 from soft_vit.data.demo.shapes import SPLITS, draw_tiles
 from soft_vit.linearise import make_student
 from studies.gym.task import NOT_ASKED
-from studies.linearise.command import VARIANTS, main, read_results, write_report
+from studies.linearise.command import main, read_results
 from studies.linearise.students import Judge, Run, linearise, load_teacher
 from studies.linearise.tasks import HELD_OUT, TASKS, Scenes, Tiles, TwoHop
 
@@ -109,25 +109,6 @@ def test_a_killed_study_repeats_its_last_run_alone(tmp_path, monkeypatch):
     # CPU minutes are all that may differ.
     assert "2 softmax" in written
     assert len(Path(f"{out}.csv").read_text().splitlines()) == 1 + len(runs)
-
-
-def test_page(tmp_path):
-    def result(accuracy):
-        lists = {"teacher": [80.0] * 3, "accuracy": [accuracy] * 3, "agreement": [50.0] * 3, "cosine": [0.5] * 3}
-        blocks = {key: [2.0, 3.0] for key in ("teacher_rank", "rank", "swap_error", "phase1_error", "block_error")}
-        return {**lists, **blocks, "swap": 10.0, "phase1": 20.0, "cpu_minutes": 1.0}
-
-    found = {Run("two_hop", "linear", seed=seed): result(accuracy) for seed, accuracy in enumerate((80.0, 76.0))}
-    found |= {Run("two_hop", "hydra"): result(72.0), Run("two_hop", "none"): result(24.0)}
-    found[Run("two_hop", f"linear:{VARIANTS['norm'][0]}")] = result(60.0)
-    write_report(found, tmp_path / "study", "command")
-    page = (tmp_path / "study.md").read_text()
-    cells = [line.split(" | ") for line in page.splitlines() if line.startswith(("| linear", "| hydra", "| none"))]
-    assert cells[0][1:4] == ["2", "97.5 (95.0 to 100.0)", "10.0"]
-    assert cells[0][5] == "78.0 78.0 78.0"
-    assert "The control has 24.0 %: not valid." in page
-    # In the table of variants, after those of kinds and blocks.
-    assert cells[6][1:3] == ["97.5 (95.0 to 100.0)", "75.0"]
 
 
 @pytest.mark.parametrize("kind", ["lineal", "none:features=elu"])

@@ -77,14 +77,6 @@ def test_what_torchrun_is_given(tmp_path, environment, expected):
     assert given == launch + script
 
 
-def test_threads_are_shared_out(tmp_path):
-    python = recorder(tmp_path, "python")
-    cores = int(subprocess.run(["getconf", "_NPROCESSORS_ONLN"], capture_output=True, text=True).stdout)
-    for gpus, expected in ((1, cores), (cores, 1), (2 * cores, 1)):
-        run("dist_train", "config.py", gpus, PYTHON=str(python), OMP_NUM_THREADS="")
-        assert int((tmp_path / "threads").read_text()) == expected
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [

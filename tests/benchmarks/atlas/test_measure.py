@@ -4,51 +4,14 @@ from functools import partial
 
 import pytest
 
-from benchmarks.atlas import measure as module
-from benchmarks.atlas.measure import build_attention, measure, training_step
+from benchmarks.atlas.measure import build_attention, training_step
 from benchmarks.memory import step_memory
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.choice import FIXED_TOKENS
 
 SIDES = (42, 84)
-SMALL = dict(tokens=(49, 100), seconds=0.0)
 LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)
-
-
-@pytest.fixture(autouse=True)
-def short_calls(monkeypatch):
-    monkeypatch.setattr(module, "MIN_SECONDS", 0.0)
-    monkeypatch.setattr(module, "HEAD_DIMS", (32,))
-
-
-def last(done=(), **options):
-    *_, rows = measure(done, **options)
-    return rows
-
-
-def test_every_kind_beside_softmax_and_what_a_stopped_run_lacks(monkeypatch):
-    timed = []
-    time_in_turn = module.time_in_turn
-    monkeypatch.setattr(
-        module, "time_in_turn", lambda steps, *a, **k: timed.append(set(steps)) or time_in_turn(steps, *a, **k)
-    )
-    first = list(next(rows for rows in measure([], **SMALL, kinds=["linear"]) if rows))
-    rows = last(first, **SMALL, kinds=["linear"])
-    assert rows[: len(first)] == first
-    assert timed == [{"softmax", "linear"}] * 4
-    # Another kind is measured in turn with softmax, whose rows stay.
-    more = last(rows, **SMALL, kinds=["linear", "none"])
-    assert timed[4:] == [{"softmax", "none"}] * 4
-    assert more[: len(rows)] == rows
-    assert {row.kind for row in more[len(rows) :]} == {"none"}
-    assert len(more) == 3 * 2 * 2
-    for row in more:
-        assert row.rounds == 3
-        assert row.seconds_lower <= row.seconds <= row.seconds_upper
-        assert row.megabytes > 0
-        assert row.kind != "softmax" or row.ratio == row.ratio_lower == row.ratio_upper == 1
-        assert row.note == ("unstable" if row.seconds_upper - row.seconds_lower > 0.1 * row.seconds else "")
 
 
 def training_bytes(kind: str, side: int) -> int:

