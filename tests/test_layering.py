@@ -96,10 +96,3 @@ def test_no_circle_of_files():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
-
-
-def test_tools_register_nothing():
-    """A file that runs as a program and is imported as well would register its classes twice."""
-    for path in (ROOT / "tools").rglob("*.py"):
-        classes = [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
-        assert not classes, path.name

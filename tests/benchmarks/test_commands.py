@@ -1,4 +1,4 @@
-"""Commands on the tiniest sizes: their pages, files, and mistakes, each of which ends in one line.
+"""Commands on the tiniest sizes: their pages and files.
 
 tests/test_pages.py runs all that pages show.
 """
@@ -50,31 +50,3 @@ def test_command(command, tmp_path, capsys):
             head, *rows = csv.reader(file)
         assert ",".join(head) == columns
         assert len(rows) == count
-
-
-@pytest.mark.parametrize(
-    ("command", "value"),
-    [
-        ("models", "--zoo"),
-        ("models soft_pic", "soft_pico"),
-        ("models mixer_s32_224 --img-size 64", "mixer_s32_224"),
-        ("models soft_pico --batch-size 17179869184", "memory"),
-        ("attentions soft --rounds 2", "rounds"),
-        ("resolution linformer_pyramid_pico --rounds 0", "max_bottleneck"),
-        ("atlas --kinds sofd", "'sofd'"),
-        ("check atlas-fp32-pt2110-cpu-none.csv", "cpu-none.csv"),
-        (f"{DATA} --config {RESOURCES}/configs/demo/soft_pico_shapes.py", "data_root"),
-    ],
-)
-def test_mistake_ends_in_one_line(command, value, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as ended:
-        main(command.split())
-    line = ended.value.code
-    if line == 2:
-        line = capsys.readouterr().err.splitlines()[-1].partition(": ")[2]
-    assert line.startswith("error: ")
-    assert value in line
-    assert "\n" not in line
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]

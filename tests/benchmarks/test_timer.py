@@ -19,21 +19,6 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
     assert {first + second for first, second in pairwise(calls)} >= {"ab", "ac", "ba", "bc", "ca", "cb"}
 
 
-def test_rounds_that_fit_a_time_and_short_steps_that_are_repeated():
-    calls, given = [], []
-    seconds = time_in_turn(
-        dict.fromkeys("ab", print),
-        lambda s: given.append(s) or 4,
-        "cpu",
-        min_seconds=1.2,
-        clock=lambda step, device, repeats: calls.append(repeats) or 0.5,
-    )
-    assert seconds == {"a": [0.5] * 4, "b": [0.5] * 4}
-    # Each of both runs twice in the warm-up round, then three times in a row.
-    assert calls == [1] * 4 + [3] * 8
-    assert given == [3.0]
-
-
 def test_a_step_without_memory_leaves_the_others_alone():
     given = torch.zeros(10)
     steps = {"large": lambda: torch.empty(1 << 50), "small": lambda: given * 2, "uncounted": lambda: None}

@@ -43,14 +43,3 @@ def test_polygons_are_decoded_as_pycocotools_does():
     rle = reference.merge(reference.frPyObjects(polygons[:2], HEIGHT, WIDTH))
     np.testing.assert_array_equal(decode_segmentation(checked, HEIGHT, WIDTH), reference.decode(rle))
     assert encode_masks(np.zeros((0, 5, 7), bool)) == []
-
-
-def test_every_damage_to_a_packed_string_is_seen_or_harmless():
-    mask = MASKS["blob"](*np.mgrid[:HEIGHT, :WIDTH])
-    (rle,) = encode_masks(mask[None])
-    for place in range(len(rle["counts"])):
-        for character in "0o~/P":
-            counts = rle["counts"][:place] + character + rle["counts"][place + 1 :]
-            checked, problem = check_segmentation({**rle, "counts": counts}, HEIGHT, WIDTH)
-            if problem is None:
-                assert decode_segmentation(checked, HEIGHT, WIDTH).shape == mask.shape

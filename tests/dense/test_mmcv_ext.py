@@ -3,7 +3,6 @@
 import importlib
 import sys
 
-import mmcv
 import pytest
 import torch
 from torchvision import ops as tv
@@ -107,15 +106,6 @@ def test_what_torchvision_lacks_is_refused_by_name():
         mmcv_ops.soft_nms(random_boxes(3), torch.rand(3))
     with pytest.raises(NotImplementedError, match="pool_mode='avg'"):
         mmcv_ops.roi_align(torch.randn(1, 1, 8, 8), torch.tensor([[0, 1.0, 1, 6, 6]]), (2, 2), 1.0, 2, "max", True)
-
-
-def test_a_compiled_module_stays(tmp_path, monkeypatch):
-    (tmp_path / "_ext.py").write_text("")
-    monkeypatch.setattr(mmcv, "__path__", [*mmcv.__path__, str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "mmcv._ext")
-    assert mmcv_ext.install() is False
-    assert importlib.import_module("mmcv._ext").__file__ == str(tmp_path / "_ext.py")
-    del sys.modules["mmcv._ext"]
 
 
 @stand_in_only

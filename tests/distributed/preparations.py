@@ -1,6 +1,5 @@
 """What a test does to the training of another process before it begins: `start(preparation=Strike(3).install)`."""
 
-import json
 import os
 import resource
 import signal
@@ -78,30 +77,16 @@ class FullDisk:
 
 @dataclass(frozen=True)
 class Record:
-    """Writes each rank's losses into a folder, and its buffers before and after each checkpoint between epochs.
-
-    fix_norms: leave BatchNorm's statistics as they begin, for training as well; no buffers are written.
-    """
+    """Writes each rank's buffers before and after each checkpoint between epochs into a folder."""
 
     folder: Path
-    fix_norms: bool
 
     def install(self) -> None:
         from mmengine.dist import get_rank
-        from torch.nn.modules.batchnorm import _BatchNorm
 
-        from soft_vit.engine import SafeCheckpointHook, SafeOptimWrapper, TimmProgressClassifier
+        from soft_vit.engine import SafeCheckpointHook
 
-        update, save, mode = (
-            SafeOptimWrapper.update_params,
-            SafeCheckpointHook._save_checkpoint_with_step,
-            TimmProgressClassifier.train,
-        )
-
-        def update_and_record(wrapper: SafeOptimWrapper, loss: torch.Tensor, **kwargs: object) -> None:
-            with open(self.folder / f"losses_{get_rank()}", "a") as file:
-                file.write(json.dumps(loss.item()) + "\n")
-            update(wrapper, loss, **kwargs)
+        save = SafeCheckpointHook._save_checkpoint_with_step
 
         def save_and_record(hook: SafeCheckpointHook, runner: object, step: int, meta: dict) -> None:
             before = {name: value.clone() for name, value in runner.model.module.model.named_buffers()}
@@ -110,19 +95,4 @@ class Record:
             if not hook.by_epoch:
                 torch.save({"before": before, "after": after}, self.folder / f"buffers_{get_rank()}_{step}")
 
-        def train_but_norms(model: TimmProgressClassifier, training: bool = True) -> TimmProgressClassifier:
-            mode(model, training)
-            for module in model.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-            return model
-
-        SafeOptimWrapper.update_params = update_and_record
-        if self.fix_norms:
-            TimmProgressClassifier.train = train_but_norms
-        else:
-            SafeCheckpointHook._save_checkpoint_with_step = save_and_record
-
-    def losses(self, rank: int) -> torch.Tensor:
-        lines = (self.folder / f"losses_{rank}").read_text().splitlines()
-        return torch.tensor([json.loads(line) for line in lines], dtype=torch.float64)
+        SafeCheckpointHook._save_checkpoint_with_step = save_and_record

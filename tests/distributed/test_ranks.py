@@ -1,6 +1,5 @@
 """Parts of a run in several processes over gloo, forked from the test."""
 
-import itertools
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import torch
 from distributed.processes import call_in_ranks
 from engine.runs import DEMO
 from mmengine.logging import MessageHub
-from mmengine.registry import OPTIMIZERS
 from torch import nn
 
 from soft_vit.engine import SafeCheckpointHook, SafeOptimWrapper, resolve
@@ -83,47 +81,3 @@ def test_steps_are_those_of_one_process(attention, count, counts, tmp_path):
             for name, value in expected.items():
                 bound = 1e-11 * value.abs().max().item() if value.is_floating_point() else 0
                 torch.testing.assert_close(given[name], value, rtol=0, atol=bound, msg=name)
-
-
-def trained_with(name: str, rank: int, folder: Path, parts: list[range]) -> list[torch.Tensor]:
-    """Weights after parts of a run of two processes, with a file after each, accumulation and clipping."""
-    for part in parts:
-        model = nn.parallel.DistributedDataParallel(small("soft_norm", seed=0), broadcast_buffers=False)
-        optimizer = OPTIMIZERS.build({"type": name, "params": model.parameters(), "lr": 0.01, "weight_decay": 0.1})
-        optim = SafeOptimWrapper(optimizer, accumulative_counts=2, clip_grad={"max_norm": 0.1})
-        if part.start:
-            content = torch.load(folder / f"{rank}.part", weights_only=True)
-            model.load_state_dict(content["model"])
-            optim.load_state_dict(content["optim"])
-            optim.initialize_count_status(model, part.start, -1)
-        for index in part:
-            drawn = torch.Generator().manual_seed(10 * index + rank)
-            images = torch.randn(2, 3, 32, 32, generator=drawn, dtype=torch.float64)
-            with optim.optim_context(model):
-                loss = model(images).square().mean()
-            optim.update_params(loss)
-        torch.save({"model": model.state_dict(), "optim": optim.state_dict()}, folder / f"{rank}.part")
-    return list(model.state_dict().values())
-
-
-def whole_and_resumed(rank: int, names: list[str], folder: Path) -> list[list[list[torch.Tensor]]]:
-    MessageHub.get_instance("ranks")
-    runs = [[range(8)], [range(4), range(4, 8)]]
-    return [[trained_with(name, rank, folder, parts) for parts in runs] for name in names]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["timm.lion", "timm.lamb"],
-        pytest.param(["timm.adafactor", "timm.muon", "timm.nadamuon"], marks=pytest.mark.slow),
-    ],
-    ids=["quick", "slow"],
-)
-def test_optimizers_of_timm_go_on_exactly_in_two_processes(names, tmp_path):
-    first, second = call_in_ranks(2, tmp_path, whole_and_resumed, names, tmp_path)
-    for name, of_first, of_second in zip(names, first, second, strict=True):
-        for others in (of_first[1], *of_second):
-            assert all(torch.equal(a, b) for a, b in zip(of_first[0], others, strict=True)), name
-    for one, other in itertools.pairwise(first):
-        assert not torch.equal(one[0][0], other[0][0])

@@ -1,7 +1,7 @@
 """A run that is stopped in any way and resumed ends as if nothing had happened to it, bit for bit.
 
-So does one of two processes over gloo, which train as one with twice the batch. All runs are forked from a process that
-has imported everything.
+So does one of two processes over gloo, whose steps test_ranks.py holds against those of one process. All runs are
+forked from a process that has imported everything.
 """
 
 import signal
@@ -21,8 +21,6 @@ from soft_vit.engine.resume.stop import EXIT_STOPPED
 
 # 24 images leave no batch that is smaller than the others.
 OPTIONS = ["train_dataloader.dataset.length=24"]
-# What one process draws for a batch, two cannot draw for its halves. Flips belong to samples, wherever they are loaded.
-NOTHING_DRAWN = ["model.drop_rate=0", "model.drop_path_rate=0", "model.train_cfg=None", "model.loss.use_soft=False"]
 STEPS = 9
 
 
@@ -35,7 +33,7 @@ def straight(tmp_path_factory) -> dict:
 
 
 def test_kill_trials(straight, tmp_path):
-    for events, wrong in trials(tmp_path, straight, count=1, seed=3):
+    for events, wrong in trials(tmp_path, straight, count=1, seed=12):
         assert not wrong, f"{events}: {wrong}"
 
 
@@ -76,22 +74,10 @@ def test_ctrl_c_then_a_full_disk_then_a_damaged_file(straight, tmp_path):
     assert not list(tmp_path.glob("stopped_*"))
 
 
-@pytest.mark.slow
-def test_same_losses_as_one_process_with_twice_the_batch(tmp_path):
-    one, two = Record(tmp_path / "one", True), Record(tmp_path / "two", True)
-    options = [*OPTIONS, *NOTHING_DRAWN]
-    assert train_ranks(2, two.folder, options=options, preparations=[two.install] * 2) == [0, 0]
-    assert train(one.folder, options=[*options, "train_dataloader.batch_size=8"], preparation=one.install) == 0
-    alone, together = one.losses(0), (two.losses(0) + two.losses(1)) / 2
-    assert len(alone) == STEPS
-    assert not torch.equal(two.losses(0), two.losses(1))
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-4)
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory) -> Path:
     """Return the folder of two processes that train to the end, with BatchNorm's statistics as they come."""
-    record = Record(tmp_path_factory.mktemp("live"), False)
+    record = Record(tmp_path_factory.mktemp("live"))
     codes = train_ranks(2, record.folder, options=OPTIONS, preparations=[record.install] * 2)
     assert codes == [0, 0], output(record.folder)
     return record.folder

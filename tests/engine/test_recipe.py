@@ -21,8 +21,6 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import BaseLoop, Runner
 
 from soft_vit.engine import train
-from soft_vit.layers.attention import ATTENTIONS
-from soft_vit.models import model_name
 
 # Of the schedules below: fewer, because they only know epochs.
 STEPS = 31
@@ -111,11 +109,6 @@ def test_config_of_each_model(config, name):
         allowed |= {"lr", "batch_size", "base_batch_size"}
     assert ours.keys() == theirs.keys()
     assert {key.rpartition(".")[2] for key in differing} <= allowed
-
-
-def test_there_is_a_baseline_for_each_other_attention():
-    names = {model_name(attention, "tiny") for attention in ATTENTIONS}
-    assert names == {*BASELINES, *(name for name in RATES if name in names)}
 
 
 @pytest.mark.slow

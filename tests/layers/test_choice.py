@@ -56,13 +56,6 @@ def test_refusals(table, num_tokens, options, value):
         choice.choose_attention(num_tokens, **options)
 
 
-@pytest.mark.parametrize(("x", "y"), [(1, 3), (2, 12), (4, 48), (8, 384), (16, 3072)])
-def test_power_laws_between_points_go_on_beyond_the_ends(x, y):
-    # 3 x^2 up to 4, and 0.75 x^3 beyond.
-    assert choice.interpolate([(1, 3), (4, 48), (8, 384)], x) == pytest.approx(y)
-    assert choice.interpolate([(4, 48)], x) == 48
-
-
 def test_shipped_table_answers_for_every_size():
     tokens = sorted({tokens for *_, tokens in choice.shipped_table().figures})
     for training in (False, True):

@@ -11,7 +11,6 @@ from linearise.test_linearise import folder_of_images, small_vit
 from PIL import Image
 
 from soft_vit.linearise import load_backbone
-from soft_vit.linearise.report import crossover, pca_colours
 from soft_vit.linearise.train import split_steps
 
 
@@ -42,28 +41,6 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     # It ends at once, and writes the same weights.
     run_tool(command)
     assert torch.equal(load_backbone(str(tmp_path / "out"))(x), expected)
-
-
-def test_colours_are_those_of_the_teachers_components() -> None:
-    tokens = torch.randn(40, 6) * torch.tensor([9.0, 5.0, 3.0, 0.1, 0.1, 0.1])
-    teacher, student = pca_colours(tokens, tokens)
-    assert (teacher == student).all()
-    # Turned tokens of the student are other colours.
-    assert abs(pca_colours(tokens, -tokens)[1] - teacher).max() > 0.5
-    centred = tokens - tokens.mean(0)
-    along = torch.linalg.eigh(centred.mT @ centred).eigenvectors[:, -1]
-    inside = (teacher[:, 0] > 0) & (teacher[:, 0] < 1)
-    found = torch.corrcoef(torch.stack([torch.from_numpy(teacher[:, 0]), centred @ along])[:, inside])[0, 1]
-    assert abs(float(found)) == pytest.approx(1, abs=1e-4)
-
-
-def test_crossover_is_where_all_larger_sizes_are_ahead() -> None:
-    cost = {
-        size: {"teacher": (t, 1), "student": (s, m)}
-        for size, t, s, m in ((16, 2.0, 1.0, 2), (32, 2.0, 3.0, 2), (64, 4.0, 3.0, 2), (128, 9.0, 4.0, 2))
-    }
-    assert "64" in crossover(cost, 0)
-    assert "no size up to 128" in crossover(cost, 1)
 
 
 def test_steps_of_the_phases() -> None:

@@ -17,10 +17,9 @@ from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
 
 from soft_vit.models import load_weights
-from soft_vit.models.identify import identify
 from soft_vit.weights import WeightsError
 from soft_vit.weights.load import load_into
-from soft_vit.weights.read import NOTES_KEY, Notes, unwrap_state_dict
+from soft_vit.weights.read import NOTES_KEY, Notes
 
 
 def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:
@@ -278,20 +277,6 @@ class TestLoadStateDict:
         for load_state_dict in (model.load_state_dict, partial(checkpoint.load_state_dict, model)):
             with pytest.raises(WeightsError, match=rf"backbone.*{name}"):
                 load_state_dict(given, strict=strict)
-
-
-class TestIdentify:
-    """What `tools/weights/check_checkpoint.py` answers; its tests have files of other authors."""
-
-    @pytest.mark.parametrize(
-        ("depths", "names"),
-        [
-            ((1, 3, 20, 4), {"soft_base", "soft_norm_base"}),
-            pytest.param((1, 3, 7, 4), {"soft_small", "soft_norm_small"}, marks=pytest.mark.slow),
-        ],
-    )
-    def test_the_two_released_small(self, depths, names):
-        assert set(identify(unwrap_state_dict(released(depths)))) == names
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from PIL import Image
 from soft_vit.data import ShapeImages
 from soft_vit.data.demo.shapes import COLORS
 from soft_vit.data.images import BadImage
-from soft_vit.predict import RankedClasses, TimmPredictor, app_html
-from soft_vit.predict.app_look import Choice, LayerLook, Look, available, load_choice, look, open_picture
-from soft_vit.probe.health import Probe
+from soft_vit.predict import TimmPredictor
+from soft_vit.predict.app_look import Choice, available, load_choice, look, open_picture
 from soft_vit.probe.view import attention_row
 from soft_vit.weights import ENTRIES
 
@@ -119,36 +118,3 @@ def test_other_files_are_refused_in_a_sentence(data, size, said):
 def test_a_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="attention"):
         look(TimmPredictor("test_resnet", pretrained=False), picture_of())
-
-
-def layer_of(matrix: torch.Tensor | None) -> LayerLook:
-    return LayerLook(2, 1, Probe("soft", 5e-4, 0.98), matrix)
-
-
-def made_up(*layers: LayerLook) -> Look:
-    return Look(RankedClasses([0], ["<b>star</b>"], [0.25]), (64, 96), [], list(layers), list(layers))
-
-
-def test_an_attention_without_a_matrix_and_a_dead_one():
-    look = made_up(layer_of(None))
-    assert "not linear in its values" in app_html.maps_html(look, picture_of(), (0, 0))
-    assert "<figure" not in app_html.spectra_html(look)
-    text = app_html.shares_html(look)
-    assert "2.1 soft" in text
-    assert "0.05 % (dead), 98 %" in text
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        (Choice("soft_pico"), "Random weights"),
-        (Choice("soft_pico.shapes", True), "top-1 97.3 % on generated shapes"),
-        (Choice("soft_pico", checkpoint="<x>.pth"), "Weights of &lt;x&gt;.pth"),
-    ],
-)
-def test_summary_names_the_weights_and_escapes_text(choice, said):
-    text = app_html.summary_html(choice, made_up())
-    assert said in text
-    assert "64 x 96 pixels" in text
-    assert "&lt;b&gt;star&lt;/b&gt;" in text
-    assert "<b>" not in text

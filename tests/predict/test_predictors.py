@@ -17,7 +17,6 @@ from soft_vit.data.demo.trees import make_tree
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
-from soft_vit.predict.predictors import readable_names
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import NOTES_KEY
 
@@ -138,11 +137,6 @@ def test_checkpoint_of_another_model_is_refused(name, notes, words, tmp_path):
     with pytest.raises(ValueError, match=words) as caught:
         TimmPredictor(name, checkpoint=trained(tmp_path / "a.pth", **notes))
     assert "\n" not in str(caught.value)
-
-
-def test_synsets_become_words_and_other_names_stay():
-    given = ["n01440764", "n04399382", "n99999999", "cat"]
-    assert readable_names(given) == ["tench, Tinca tinca", "teddy, teddy bear", "n99999999", "cat"]
 
 
 def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes, tmp_path):

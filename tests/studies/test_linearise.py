@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from soft_vit.data.demo.scenes import draw_scene
-from soft_vit.data.demo.shapes import SPLITS, draw_tiles
 from soft_vit.linearise import make_student
 from studies.gym.task import NOT_ASKED
 from studies.linearise.command import main, read_results
 from studies.linearise.students import Judge, Run, linearise, load_teacher
-from studies.linearise.tasks import HELD_OUT, TASKS, Scenes, Tiles, TwoHop
+from studies.linearise.tasks import TASKS, TwoHop
 
 
 class Tiny(TwoHop):
@@ -39,29 +37,6 @@ def test_two_hops_lead_to_the_answer(side):
         assert labels[row, asks].tolist() == [stores[links[key]] for key in first[asks].tolist()]
         assert (labels[row, ~asks] == NOT_ASKED).all()
         assert int((targets[row] != NOT_ASKED).sum()) == 2 * M == 2 * int(asks.sum())
-
-
-@pytest.mark.parametrize(("seed", "first"), [(HELD_OUT, SPLITS["val"]), (HELD_OUT + 1, SPLITS["val"] + 5)])
-def test_tiles_are_asked_at_the_class_token(seed, first):
-    images, labels, _ = Tiles().sample(seed, 5, 8)
-    samples = [draw_tiles(0, first + i, 8 * Tiles.patch) for i in range(5)]
-    assert labels[:, 0].tolist() == [sample.label for sample in samples]
-    assert (labels[:, 1:] == NOT_ASKED).all()
-    torch.testing.assert_close(images[2].permute(1, 2, 0), torch.from_numpy(samples[2].image) / 127.5 - 1)
-
-
-def test_hidden_patches_of_scenes_are_asked_and_not_seen():
-    images, labels, _ = Scenes().sample(HELD_OUT, 3, 6)
-    hidden = images[:, 3, :: Scenes.patch, :: Scenes.patch].flatten(1).bool()
-    assert ((labels != NOT_ASKED) == hidden).all()
-    assert 0.2 < hidden.float().mean() < 0.6
-    assert not images[:, :3].mul(images[:, 3:]).any()
-    drawn = torch.from_numpy(draw_scene(0, SPLITS["val"] + 2, 6 * Scenes.patch).image).double()
-    token = int(hidden[2].nonzero()[0])
-    row, column = (Scenes.patch * place for place in divmod(token, 6))
-    patch = drawn[row : row + Scenes.patch, column : column + Scenes.patch]
-    red, green, blue = (patch.mean((0, 1)) > 127.5).tolist()
-    assert labels[2, token] == 4 * red + 2 * green + blue
 
 
 def test_a_student_that_is_the_teacher_loses_nothing(judge):

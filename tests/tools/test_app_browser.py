@@ -116,14 +116,6 @@ def test_from_an_image_to_where_a_token_looks(tab, served, tmp_path):
     assert not [path for path in served[1].rglob("*") if path.is_file()]
 
 
-def test_generated_images(tab):
-    for scene in ("shape", "tiles"):
-        before = source(tab, PICTURE)
-        tab.get_by_role("button", name=f"Draw {scene}").click()
-        wait_for_change(tab, PICTURE, before)
-        assert "Generated" in tab.locator("#said").inner_text()
-
-
 def test_another_file_ends_in_a_sentence(tab, served, tmp_path):
     (tmp_path / "text.png").write_text("hello")
     before = source(tab, PICTURE)

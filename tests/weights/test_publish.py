@@ -11,7 +11,6 @@ from publications import METRIC, NOTES, SECRET, run
 
 from soft_vit.weights import ENTRIES, load_index
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.publish import parse_metric
 from soft_vit.weights.read import NOTES_KEY
 
 
@@ -57,12 +56,6 @@ def test_the_normalisation_must_be_known(given, averaged, tmp_path):
         run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
 
 
-def test_given_normalisation_comes_first(checkpoint, tmp_path):
-    run(checkpoint, tmp_path / "out", mean=[0.25] * 3)
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    assert (entry.cfg["mean"], entry.cfg["std"]) == ((0.25,) * 3, pytest.approx((64 / 255,) * 3))
-
-
 def test_recorded_file_keeps_what_is_recorded(tmp_path):
     run(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors", tmp_path / "out", model="soft_pico")
     (entry,) = load_index(tmp_path / "out" / "index.json")
@@ -102,9 +95,3 @@ def test_mistakes_write_nothing(options, message, checkpoint, averaged, tmp_path
     with pytest.raises(ValueError, match=message):
         run(**{"checkpoint": checkpoint, "out": "out", **options})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bare.pth", "no head.pth"]
-
-
-@pytest.mark.parametrize("text", ["top1", "top1=", "top1=high", "top1=nan", "=3"])
-def test_refused_metrics(text):
-    with pytest.raises(ValueError, match="NAME=VALUE"):
-        parse_metric(text, "d", "s")

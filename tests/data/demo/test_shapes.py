@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from soft_vit.data import SPLITS, ShapeImages, draw_shape, draw_tiles
-from soft_vit.data.demo.scenes import draw_scene
 from soft_vit.data.demo.shapes import CELLS, COLORS, NUM_TILES
 
 
@@ -25,26 +24,6 @@ def test_sample_is_consistent(size):
 def test_splits_and_seeds_share_no_image():
     samples = [sample for split in SPLITS for seed in (0, 1) for sample in ShapeImages(20, split, seed, 32)]
     assert len({sample.image.tobytes() for sample in samples}) == 20 * 3 * 2
-
-
-def test_neighbouring_seeds_and_indices_differ():
-    # Pairs that a naive mixing of seed and index would confuse.
-    pairs = [(0, 1), (1, 0), (0, 2**32), (2**32, 0), (1, 2**32), (2**32, 1)]
-    for draw in (lambda *pair: draw_shape(*pair, 32), lambda *pair: draw_scene(*pair, 32)):
-        assert len({draw(*pair).image.tobytes() for pair in pairs}) == len(pairs)
-    assert (draw_scene(7, 11, 64).image == draw_scene(7, 11, 64).image).all()
-
-
-def test_sequence():
-    images = ShapeImages(30, "test", seed=4, size=(32, 48))
-    assert len(images) == 30
-    assert (images[3].image == images[3].image).all()
-    assert ShapeImages(9, scene="tiles").label(8) == 2
-    assert [images.label(i) for i in range(30)] == [sample.label for sample in images]
-    assert np.bincount([images.label(i) for i in range(30)]).tolist() == [3] * 10
-    assert (images[-1].image == images[29].image).all()
-    with pytest.raises(IndexError):
-        images[30]
 
 
 def test_bad_arguments():

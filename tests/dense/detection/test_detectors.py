@@ -6,7 +6,6 @@ import pytest
 import torch
 from mmengine.structures import BaseDataElement, InstanceData
 from models.zoo.families import SMALL as FAMILIES
-from torchvision.models.detection import maskrcnn_resnet50_fpn, retinanet_resnet50_fpn
 
 from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
 
@@ -118,19 +117,6 @@ def test_images_are_padded_to_the_size_of_a_backbone_that_knows_one(small_detect
     swin = {"model_name": "swin_tiny_patch4_window7_224", "img_size": 96, "depths": (1, 1, 1, 1), "embed_dim": 24}
     detector = small_detector({"max_bottleneck": None, **swin}, size_divisible=96, max_size=96)
     assert detector(batch(1, sizes=[(48, 96)])["inputs"])
-
-
-def test_default_anchors_are_those_of_torchvision():
-    """Up to the rounding of a third of an octave to whole pixels."""
-    with torch.device("meta"):
-        ours = TorchvisionRetinaNet({"model_name": "soft_norm_tiny"}, 80).detector.anchor_generator
-        rcnn = TorchvisionMaskRCNN({"model_name": "soft_norm_tiny"}, 80).detector.rpn.anchor_generator
-        theirs = retinanet_resnet50_fpn(weights=None, weights_backbone=None).anchor_generator
-        their_rcnn = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None).rpn.anchor_generator
-    assert ours.aspect_ratios == theirs.aspect_ratios
-    for own, other in zip(ours.sizes, theirs.sizes, strict=True):
-        assert tuple(map(int, own)) == tuple(other)
-    assert rcnn.sizes == their_rcnn.sizes
 
 
 @pytest.mark.parametrize(

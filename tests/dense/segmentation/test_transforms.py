@@ -6,8 +6,6 @@ from torch.nn import functional as F
 
 from soft_vit.dense.segmentation.transforms import (
     PackSegmentation,
-    SegImageTransforms,
-    SegPhotometricDistortion,
     SegRandomCrop,
     SegRandomFlip,
     SegRandomResize,
@@ -60,46 +58,12 @@ def test_a_crop_is_a_window_of_both(size):
     assert (len(corners) > 1) == (size[0] > 32 or size[1] > 48)
 
 
-def test_a_crop_prefers_windows_of_several_classes():
-    """All but a corner is one class: a single draw hits the corner in about 1 of 9 cases, ten in most."""
-    labels = torch.zeros(96, 96, dtype=torch.uint8)
-    labels[:32, :32] = 1
-    given = {"img": labels.expand(3, -1, -1), "gt_seg_map": labels}
-    shares = {}
-    for cat_max_ratio in (0.75, 1.0):
-        crop = SegRandomCrop(48, cat_max_ratio)
-        found = [crop.transform(given)["gt_seg_map"].float().mean().item() for _ in range(200)]
-        shares[cat_max_ratio] = sum(0.25 < share < 0.75 for share in found)
-    assert shares[0.75] > 2 * shares[1.0] > 0
-
-
 def test_a_flip_mirrors_both():
     given = picture(24, 40)
     found = SegRandomFlip(1.0).transform(given)
     assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(1))
     assert torch.equal(found["img"], given["img"].flip(2))
     assert torch.equal(SegRandomFlip(0.0).transform(given)["img"], given["img"])
-
-
-def test_colours_change_and_labels_do_not():
-    given = {**picture(24, 40), "img": torch.randint(0, 256, (3, 24, 40), dtype=torch.uint8)}
-    found = [SegPhotometricDistortion().transform(given) for _ in range(20)]
-    assert all(one["img"].dtype == torch.uint8 and one["img"].shape == (3, 24, 40) for one in found)
-    assert len({one["img"].float().mean().item() for one in found}) > 10
-    found.append(SegImageTransforms([dict(type="RandomInvert", p=1.0)]).transform(given))
-    assert torch.equal(found[-1]["img"], 255 - given["img"])
-    assert all(torch.equal(one["gt_seg_map"], given["gt_seg_map"]) for one in found)
-
-
-def test_a_sample_follows_from_the_seed():
-    found = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        sample = picture(64, 96)
-        for step in (SegRandomResize((96, 64)), SegRandomCrop(32, 0.75), SegRandomFlip(), SegPhotometricDistortion()):
-            sample = step.transform(sample)
-        found.append(sample)
-    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 def test_a_packed_crop_does_not_keep_its_image():

@@ -96,15 +96,6 @@ def test_pets_as_torchvision_reads_them(tmp_path, split):
         found.image(3)
 
 
-def test_a_tree_of_folders_as_timm_reads_it(tmp_path):
-    for value, name in enumerate("ab"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        picture(value).save(tmp_path / "train" / name / "0.png")
-    found = find_named_images("", tmp_path, "train")
-    assert [(found.image(i).getpixel((0, 0))[0], found.label(i)) for i in range(2)] == [(0, 0), (1, 1)]
-    assert found.classes == ["a", "b"]
-
-
 class HuggingFaceReader:
     """The part of timm's reader of Hugging Face's data sets that is used."""
 

@@ -1,35 +1,12 @@
 """Which checkpoints are written, kept and found."""
 
-import logging
-import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.logging import MessageHub
 
-from soft_vit.engine import SafeCheckpointHook
 from soft_vit.engine.resume.read import find_newest_checkpoint
-
-
-def test_leftovers_of_checkpoints_alone_are_removed(tmp_path):
-    kept = ["epoch_1.pth", ".hidden", ".notes.txt.ab12.tmp", "x.pth.tmp"]
-    for name in [*kept, ".epoch_2.pth.ab12.tmp", ".best_top1_epoch_3.pth.x_.tmp"]:
-        (tmp_path / name).touch()
-    hub = MessageHub("leftovers")
-    SafeCheckpointHook(interval=1).before_train(
-        SimpleNamespace(
-            work_dir=str(tmp_path),
-            _resume=False,
-            message_hub=hub,
-            logger=logging.getLogger(),
-            hooks=[],
-            model=torch.nn.Identity(),
-        )
-    )
-    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
 def write(path: Path) -> None:

@@ -5,13 +5,11 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.attention import VQAttention
-from soft_vit.ops.layout import Layout
 
 DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
 CODE_STATE = ("codebook", "key_count", "key_sum")
@@ -99,31 +97,6 @@ def test_masked_keys_do_not_count() -> None:
     # A code without keys counts one, with which it begins again.
     expected = torch.stack([row.bincount(minlength=CODES) for row in code.T]).clamp(min=1)
     assert torch.equal(attn.key_count, expected.to(attn.key_count.dtype))
-
-
-def test_autocast_leaves_the_averages_in_full_precision() -> None:
-    states = []
-    for autocast in (False, True):
-        attn, k = make().float().train(), torch.randn(2, HEADS, 35, 4, generator=torch.Generator().manual_seed(1))
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            attn.observe(k, k[0, :, :CODES], Layout(GRID))
-            states.append(code_state(attn))
-            # A step of training, too.
-            assert attn(tokens().float(), GRID).isfinite().all()
-    assert all(map(torch.equal, *states))
-
-
-def test_one_process_of_a_group_observes_as_it_does_alone() -> None:
-    alone, in_group = make().train(), make().train()
-    torch.manual_seed(0)
-    alone(tokens(), GRID)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        torch.manual_seed(0)
-        in_group(tokens(), GRID)
-    finally:
-        dist.destroy_process_group()
-    assert all(map(torch.equal, code_state(alone), code_state(in_group)))
 
 
 @pytest.mark.slow

@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import BaseContext
 
 import pytest
-import torch
 
 from studies.gym import TASKS
 from studies.gym.command import write_report
 from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study
-from studies.gym.training import Result, Run, make_model, train
+from studies.gym.training import Result, Run, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
 
@@ -41,30 +40,6 @@ def test_a_run_is_the_same_again():
 def test_a_task_is_learned():
     result = train(tiny_run(task="rank", task_options={"num_tokens": 16}, steps=60, batch_size=16), evaluations=1)
     assert result.accuracy[-1] > TASKS["rank"](16).ceiling() + 0.1
-
-
-@pytest.mark.parametrize("model", ["isotropic", "pyramid"])
-@pytest.mark.parametrize("attention", ["softmax", "none"])
-def test_models_answer_at_every_token(model, attention):
-    task = TASKS["recall"](64)
-    x = torch.randn(3, 64, task.num_features)
-    net = make_model(task, tiny_run(model=model, attention=attention))
-    assert net(x).shape == (3, 64, task.num_classes)
-    if (model, attention) == ("isotropic", "none"):
-        far = torch.cat([x[:, :1], x[:, 1:] + 1], 1)
-        assert torch.equal(net(far)[:, 0], net(x)[:, 0])
-    if model == "pyramid":
-        with pytest.raises(ValueError, match=r"listops.*pyramid"):
-            make_model(TASKS["listops"](32), tiny_run(task="listops", model="pyramid"))
-
-
-@pytest.mark.slow
-def test_a_study_is_trained_in_another_process(tmp_path, monkeypatch):
-    study = Study(tmp_path, [Cell("recall", "none", task_options=TINY)], seeds=1)
-    # In this process, training would fail.
-    monkeypatch.setattr("studies.gym.study.train", None)
-    study.train(progress=False)
-    assert len(list(tmp_path.rglob("*.json"))) == len(LEARNING_RATES) + 1
 
 
 def in_this_process(jobs: int, context: BaseContext, initializer: Callable, initargs: tuple) -> ThreadPoolExecutor:

@@ -1,7 +1,6 @@
 """The gym's tasks: solvers that see what a model sees find the same answers; ceilings of single tokens."""
 
 from collections import Counter, defaultdict, deque
-from itertools import product
 
 import numpy as np
 import pytest
@@ -19,16 +18,6 @@ def recall(task, tokens):
     return [values[key[i].tobytes()] if key[i].any() and not value[i].any() else NOT_ASKED for i in range(len(tokens))]
 
 
-def image_of(task, tokens):
-    """Return the image `[H, W]` whose patches the tokens are."""
-    rows, columns = task.feat_size
-    image = np.zeros((rows * task.PATCH, columns * task.PATCH), np.float32)
-    for i, patch in enumerate(tokens):
-        y, x = (task.PATCH * place for place in divmod(i, columns))
-        image[y : y + task.PATCH, x : x + task.PATCH] = patch.reshape(task.PATCH, task.PATCH)
-    return image
-
-
 def far_pair(task, tokens):
     cells = tokens.reshape(len(tokens), task.PATCH, task.PATCH)
     left, right = np.flatnonzero([cell[0].all() and cell[:, -1].all() for cell in cells])
@@ -41,28 +30,6 @@ def far_pair(task, tokens):
         drawings = cells[column, 1:-1, 1:-1]
         answers[column] = (drawings == cells[framed, 1:-1, 1:-1]).all((1, 2))
     return answers
-
-
-def pathfinder(task, tokens):
-    """Follow the curve from the bright dot by steps of at most three pixels, the width of a gap between dashes."""
-    # Each token is a patch with a border of two pixels.
-    patches = tokens.reshape(-1, 8, 8)[:, 2:-2, 2:-2].reshape(len(tokens), -1)
-    image = image_of(task, patches).round(1)
-    grey = np.float32(0.7)
-    places = {tuple(place) for place in np.argwhere(image == np.float32(0.4))}
-    # Dots count by their centres, since their borders are nearer to other curves.
-    dots = {(y, x) for y, x in np.argwhere(image == grey) if (image[y - 1 : y + 2, x - 1 : x + 2] == grey).sum() == 9}
-    start = tuple(np.argwhere(image == 1).mean(0).astype(int))
-    left, reached, todo = places | dots, {start}, deque([start])
-    while todo:
-        y, x = todo.popleft()
-        near = {(v, u) for v, u in left if max(abs(v - y), abs(u - x)) <= 3}
-        left, reached = left - near, reached | near
-        todo.extend(near)
-    for y, x in reached & dots:
-        reached |= {(y + v, x + u) for v, u in product((-1, 0, 1), repeat=2)}
-    crossed = {(y // task.PATCH, x // task.PATCH) for y, x in reached}
-    return [place in crossed for place in np.ndindex(task.feat_size)]
 
 
 def mirror(task, tokens):
@@ -106,13 +73,12 @@ def listops(task, tokens):
     return answers
 
 
-SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, pathfinder, mirror, rank, maze, listops)}
+SOLVERS = {solver.__name__: solver for solver in (recall, far_pair, mirror, rank, maze, listops)}
 
 # The smallest and a larger number of tokens, and both ends of the difficulty.
 OPTIONS = {
     "recall": [(4, 1), (49, 24)],
     "far_pair": [(9, 2), (121, 64)],
-    "pathfinder": [(64, 4), (81, 2)],
     "mirror": [(4, 2), (100, 9)],
     "rank": [(9, 0.1), (64, 8.0)],
     "maze": [(16, 0.6), (25, 0.2), (225,)],
@@ -137,7 +103,7 @@ def test_solver_finds_the_answers(name, options):
         np.testing.assert_array_equal(answers[asked], label[asked])
         if name in ("recall", "far_pair", "listops"):
             assert (asked == (answers != NOT_ASKED)).all(), "all that could be asked is asked"
-        if name in ("pathfinder", "maze"):
+        if name == "maze":
             assert label[asked].mean() == 0.5
     again = TASKS[name](*options).sample(np.random.default_rng(7), 24)
     assert all(np.array_equal(*pair) for pair in zip(batch, again, strict=True))
@@ -169,9 +135,6 @@ def accuracy_by_table(task: Task, batch: Batch, hint) -> tuple[float, float]:
         ("far_pair", dict(num_tokens=9, difficulty=2), lambda token, place: (token.tobytes(), place), False),
         ("mirror", dict(num_tokens=16, difficulty=3), lambda token, place: (token.tobytes(), place), False),
         ("maze", dict(num_tokens=25), lambda token, place: place, True),
-        pytest.param(
-            "pathfinder", {}, lambda token, place: int((10 * token).sum().round()), False, marks=pytest.mark.slow
-        ),
     ],
 )
 def test_ceiling_is_what_a_table_reaches(name, options, hint, is_reached):
