@@ -493,8 +493,10 @@ def _pyramid_models() -> dict[str, dict[str, Any]]:
         for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
             models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
     for size, arguments in PYRAMID_SIZES.items():
-        # Released models have softmax in the last stage; these are for training from scratch without it.
-        models[f"soft_plus_{size}"].update(stage4="soft_plus", class_token=False, global_pool="avg")
+        # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
+        # training from scratch, without softmax and at a cost that is linear in the image's area.
+        own = dict(stage4="soft_plus", class_token=False, global_pool="avg", max_bottleneck=(7, 7))
+        models[f"soft_plus_{size}"].update(own)
         models[f"soft_{size}_pure"] = dict(arguments, attention="soft", stage4="soft")
         models[f"soft_norm_{size}_pure"] = dict(arguments, attention="soft_norm", stage4="soft")
     return models

@@ -188,6 +188,19 @@ def test_normalised_pyramid_normalises_its_last_stage_too():
     assert all(block.attn.normalize for stage in model.stages for block in stage.blocks)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "limit"),
+    [
+        ("soft_plus_pico", {}, (7, 7)),
+        ("soft_plus_pico", {"max_bottleneck": (14, 14)}, (14, 14)),
+        ("soft_pico", {}, None),
+    ],
+)
+def test_soft_plus_alone_bounds_its_bottleneck_tokens_by_default(name, options, limit):
+    model = timm.create_model(name, device="meta", **options)
+    assert [stage.blocks[0].attn.limit for stage in model.stages[:3]] == [limit] * 3
+
+
 def test_drop_path_grows_with_depth_and_released_mode_drops_elements():
     model = pico(drop_path_rate=0.2)
     rates = [getattr(block.drop_path1, "drop_prob", 0.0) for stage in model.stages for block in stage.blocks]
