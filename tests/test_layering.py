@@ -57,7 +57,10 @@ def imported_names(path: Path) -> frozenset[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             start = ".".join([*base, *([node.module] if node.module else [])])
             names |= {f"{start}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and "import_module" in (
+            getattr(node.func, "attr", ""),
+            getattr(node.func, "id", ""),
+        ):
             names |= {node.args[0].value} if isinstance(node.args[0], ast.Constant) else set()
     return frozenset(names)
 

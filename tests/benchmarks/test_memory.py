@@ -46,6 +46,7 @@ def test_shapes_alone_hold_what_a_step_holds(name):
     assert counted == pytest.approx(measured, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_each_saving_saves():
     peaks = measure_savings("soft_pico", (2, 3, 96, 64), **TWO_STAGES, newton_iters=2)
     plain = peaks.pop("plain")

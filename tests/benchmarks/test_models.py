@@ -6,10 +6,10 @@ SMALL = dict(batch_size=2, img_size=(32, 32), rounds=3)
 
 
 def test_every_model_is_timed_in_every_mode():
-    # timm's model is built for 224 x 224 pixels; a folded model has no gradients.
-    names = ["soft_pico", "vit_tiny_patch16_224", "soft_pico+folded", "soft_pico"]
+    # timm's model is built for 160 x 160 pixels; a folded model has no gradients.
+    names = ["soft_pico", "test_vit", "soft_pico+folded", "soft_pico"]
     timings = measure_models(names, **SMALL | dict(img_size=(32, 48)), memory=True)
-    labels = ["soft_pico", "vit_tiny_patch16_224", "soft_pico+folded", "soft_pico (2)"]
+    labels = ["soft_pico", "test_vit", "soft_pico+folded", "soft_pico (2)"]
     assert [(t.mode, t.target) for t in timings] == [
         *(("inference", label) for label in labels),
         *(("training", label) for label in labels if "folded" not in label),

@@ -69,7 +69,11 @@ def of_a_rank(rank: int, attention: str, count: int, counts: int, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("attention", "count", "counts"), [("soft_norm", 3, 2), ("performer", 2, 1), ("vq", 2, 1), ("vq", 3, 2)]
+    ("attention", "count", "counts"),
+    [
+        ("vq", 3, 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", 3, 2), ("performer", 2, 1))),
+    ],
 )
 def test_steps_are_those_of_one_process(attention, count, counts, tmp_path):
     """Gradients, random features and codes, with as many images in each step."""

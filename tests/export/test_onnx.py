@@ -44,6 +44,7 @@ def test_says_how_to_use_it(small, full):
     assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
 
 
+@pytest.mark.slow
 def test_int8(small, full, tmp_path, monkeypatch):
     """Products with weights alone; files of other classes are compared with each other."""
     monkeypatch.setattr(quantization, "CALIBRATION_IMAGES", 64)

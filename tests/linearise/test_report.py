@@ -18,6 +18,7 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     Path("tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr("soft_vit.linearise.report.MAX_SIDE", 24)
+    monkeypatch.setattr("soft_vit.linearise.report.SHOWN", 1)
     timm.models.save_for_hf(small_vit(patch_size=4, img_size=16), tmp_path / "teacher", safe_serialization=True)
     folder_of_images(tmp_path / "images")
     command = "python tools/linearise.py --teacher teacher --kind linear --images images --out out --size 16 32 "
@@ -38,7 +39,9 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     student = load_backbone(str(tmp_path / "out"))
     x = torch.randn(1, 3, 32, 48)
     expected = student(x)
-    # It ends at once, and writes the same weights.
+    # It ends at once, and writes the same weights. Drawings take most of the time.
+    for draw in ("_draw_features", "_draw_curves"):
+        monkeypatch.setattr(f"soft_vit.linearise.report.{draw}", lambda *_: None)
     run_tool(command)
     assert torch.equal(load_backbone(str(tmp_path / "out"))(x), expected)
 

@@ -75,7 +75,9 @@ def test_outputs_and_gradients(file: GoldenFile, tmp_path):
 
 
 @pytest.mark.parametrize("name", [pytest.param("soft_tiny", marks=pytest.mark.slow), "soft_norm_tiny"])
-@pytest.mark.parametrize(("scale", "dtype"), [(1.0, torch.float32), (0.5, torch.float64)])
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [pytest.param(1.0, torch.float32, marks=pytest.mark.slow), (0.5, torch.float64)]
+)
 def test_an_image_does_not_see_its_neighbours(name, scale, dtype, tmp_path):
     """On nearly flat kernels rounding alone is 1e-5 in fp32, and the order of a batched product may change with B."""
     model = create(name, scale, tmp_path)

@@ -2,19 +2,12 @@
 
 import pytest
 import torch
-from captured_models import CASES, TWO_STAGES, create, images
-
-# All options of the pyramid; tests/tools/test_tutorial.py exports SOFT with any batch.
-FAST = ("all",)
+from captured_models import TWO_STAGES, cases, create, images
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(arguments, id=name, marks=[] if name in FAST else pytest.mark.slow)
-        for name, arguments in CASES.items()
-    ],
-)
+# A quick one is in tests/export.
+@pytest.mark.slow
+@cases
 def test_export_with_dynamic_batch(arguments):
     model = create(arguments, **TWO_STAGES)
     batch = torch.export.Dim("batch", min=1, max=64)

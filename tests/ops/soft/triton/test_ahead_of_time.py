@@ -147,7 +147,8 @@ def test_maps_of_14_x_14_are_read_in_words(name):
     assert not re.search(r"(ld|st)\.global\.b16", ptx)
 
 
-@pytest.mark.parametrize("inverse", ["newton", pytest.param("cholesky", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("inverse", ["newton", "cholesky"])
 def test_sizes_of_one_compile(inverse):
     """Triton makes constants of arguments that are one."""
     ones = {"heads", "num_tokens", "num_bottleneck", "size", "tiles", "chunks", "iters"}
