@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import math
 import re
 import statistics
 from collections import defaultdict
@@ -13,8 +14,8 @@ from benchmarks.atlas.groups import measured_with
 from benchmarks.atlas.table import Table
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.layers.choice import FIXED_TOKENS
-from soft_vit.text_tables import docstring_markdown, markdown_table
+from soft_vit.layers.choice import FIXED_TOKENS, choose_attention
+from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
 
 HEAD = """# Kind by kind
 What each attention computes, its cost, the inputs that it supports, and its measurements. Written by
@@ -40,6 +41,32 @@ def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
             task, kind = row["task"], row["kind"]
             scores[kind][task] = (*scores[kind].get(task, ()), 100 * float(row["accuracy"]))
     return scores
+
+
+def gym_means(path: Path) -> str:
+    """Return the table of `soft_vit.layers.choice.gym_scores` as CSV: means over the tasks that every attention has."""
+    scores = gym_scores(path)
+    tasks = set.intersection(*(set(of_kind) for of_kind in scores.values()))
+    means = {
+        kind: statistics.mean(statistics.mean(of_kind[task]) for task in tasks) for kind, of_kind in scores.items()
+    }
+    return csv_table(["kind", "score"], [[kind, f"{mean:.1f}"] for kind, mean in means.items()])
+
+
+def choices_table() -> str:
+    """Return a Markdown table of what `choose_attention` answers in words, by number of tokens."""
+    rows = []
+    for tokens in (196, 784, 3136, 12544, 50176):
+        side = math.isqrt(tokens)
+        answers = []
+        for training in (False, True):
+            choice = choose_attention(tokens, training=training)
+            milliseconds = float(f"{1e3 * choice.seconds:.2g}")
+            answer = f"`{choice.kind}`, {milliseconds:g} ms, {choice.score:.0f} %"
+            answers.append(f"{answer} ({choice.trade})" if choice.trade else answer)
+        rows.append([f"{tokens:,}", f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}", *answers])
+    header = ["tokens", "image of a ViT / 16", "first stage of a pyramid", "inference", "training"]
+    return markdown_table(header, rows)
 
 
 def kinds_page(gym: Path, atlas: Table) -> str:

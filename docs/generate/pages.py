@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.atlas.model_page import models_page
 from benchmarks.atlas.table import read_table
 from docs.generate.cost import cost_curves
-from docs.generate.kinds import kinds_page
+from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.places import places_table
 from docs.generate.tasks import tasks_table
@@ -46,6 +46,7 @@ def models_table() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
+    "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
     "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
@@ -54,6 +55,7 @@ PAGES: dict[str, Callable[[], str]] = {
 TABLES: dict[str, Callable[[], str]] = {
     "checkpoints/README.md": lambda: readme_table(ENTRIES),
     "docs/anywhere.md": kinds_table,
+    "docs/choose.md": choices_table,
     "docs/claims.md": lambda: claims_table(load_entries(STUDIES / "claims.json")),
     "docs/gym/tasks.md": tasks_table,
     "docs/use.md": places_table,

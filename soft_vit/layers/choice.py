@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from soft_vit.layers.attention import ATTENTIONS
 
 SHIPPED = Path(__file__).with_name("atlas-fp32-pt2150-cpu-epyc.csv")
+GYM = Path(__file__).with_name("gym.csv")
 HEAD_DIM = "32"
 
 SOME_TOKENS = ("local", "atrous", "sparse", "longformer", "bigbird", "reformer")
@@ -21,6 +22,9 @@ SOME_TOKENS = ("local", "atrous", "sparse", "longformer", "bigbird", "reformer")
 
 MIXES_ALL = ATTENTIONS.keys() - {*SOME_TOKENS, "none"}
 """Attention types in which every token sees all others."""
+
+MOST_LOST = 5.0
+"""Points below softmax in the gym at which an attention type is not chosen by default."""
 
 FIXED_TOKENS: dict[str, dict[str, Any]] = {
     "soft": {"max_bottleneck": (7, 7)},
@@ -43,6 +47,10 @@ class Choice(NamedTuple):
     seconds: float
     megabytes: float
     source: str
+    score: float | None = None
+    """Its mean accuracy in the gym, in percent; None without a measurement."""
+    trade: str = ""
+    """What the fastest of all types would gain and lose, in words; empty if it is this one."""
 
 
 class Measurements(NamedTuple):
@@ -56,14 +64,15 @@ class Measurements(NamedTuple):
 def choose_attention(
     num_tokens: int, memory: float | None = None, training: bool = False, kinds: Collection[str] | None = None
 ) -> Choice:
-    """Return the fastest measured attention in which every token sees all others, for a square map of num_tokens.
+    """Return the fastest measured attention that learns nearly what softmax does, for a square map of num_tokens.
 
     memory: the most MB that one layer of width 64 may take for one image.
     training: measure forward and backward instead of forward.
-    kinds: choose among these attention types instead, such as those that learn your task.
+    kinds: choose among these attention types instead of those in which every token sees all others and whose mean
+        accuracy in docs/gym is at most `MOST_LOST` points below that of softmax.
 
     Between measured numbers of tokens, figures are interpolated by power laws. They are of one machine and heads of 32
-    channels. Fast is not accurate: docs/gym shows what each attention type learns.
+    channels.
 
     ValueError outside of the measured range, for a type without measurements there, or if memory is too small for all.
 
@@ -74,7 +83,9 @@ def choose_attention(
     mode = "training" if training else "inference"
     if isinstance(kinds, str) or (kinds is not None and not kinds):
         raise ValueError(f"kinds must be a list of names of soft_vit.layers.ATTENTIONS, got {kinds!r}.")
-    wanted = set(MIXES_ALL if kinds is None else kinds)
+    scores = gym_scores()
+    good = {kind for kind in MIXES_ALL if scores.get(kind, 0.0) >= scores["softmax"] - MOST_LOST}
+    wanted = set(kinds or MIXES_ALL)
     figures = {(kind, tokens): both for (kind, of, tokens), both in table.figures.items() if of == mode}
     if unknown := sorted(wanted - {kind for kind, _ in figures} if kinds else ()):
         raise ValueError(f"kinds must be names of soft_vit.layers.ATTENTIONS, got {unknown}.")
@@ -90,7 +101,7 @@ def choose_attention(
         if all((kind, tokens) in figures for tokens in around):
             pairs = zip(*(figures[kind, tokens] for tokens in around), strict=True)
             both = (interpolate(list(zip(around, values, strict=True)), num_tokens) for values in pairs)
-            found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *both, source))
+            found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *both, source, scores.get(kind)))
     if not found:
         raise ValueError(f"kinds must hold a type measured at {num_tokens} tokens, got {sorted(wanted)}.")
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
@@ -100,8 +111,16 @@ def choose_attention(
             f"memory must be at least {smallest.megabytes:.3g} MB ({smallest.kind}) for {num_tokens} tokens, "
             f"got {memory}."
         )
-    # The smallest of equally fast ones.
-    return min(fitting, key=lambda choice: (choice.seconds, choice.megabytes))
+    # By size, equally fast ones.
+    fitting.sort(key=lambda choice: (choice.seconds, choice.megabytes))
+    best = next((choice for choice in fitting if kinds or choice.kind in good), fitting[0])
+    if best is fitting[0]:
+        return best
+    fastest = fitting[0]
+    trade = f"{fastest.kind} takes {fastest.seconds / best.seconds:.2g} times as long"
+    if best.score and fastest.score:
+        trade += f"; in the gym it has {fastest.score:.0f} % instead of {best.score:.0f} %"
+    return best._replace(trade=trade)
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
@@ -115,6 +134,13 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     (x0, y0), (x1, y1) = points[index : index + 2]
     share = math.log(x / x0) / math.log(x1 / x0)
     return y0 ** (1 - share) * y1**share
+
+
+@cache
+def gym_scores() -> dict[str, float]:
+    """Return the mean accuracy of attention types in the tasks of docs/gym that all of them were trained for."""
+    with GYM.open(encoding="utf-8", newline="") as file:
+        return {row["kind"]: float(row["score"]) for row in csv.DictReader(file)}
 
 
 @cache

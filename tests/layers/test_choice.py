@@ -13,11 +13,13 @@ FIGURES |= {("linear", "inference", n): (n * 5e-4, n / 50) for n in (100, 400, 1
 FIGURES |= {("hydra", "inference", n): (n * 1e-4, n) for n in (100, 400)}
 FIGURES |= {(kind, "inference", n): (1e-9, 1e-9) for kind in ("none", "local") for n in (100, 400, 1600)}
 FIGURES |= {("mala", "training", n): (n, 1) for n in (100, 400, 1600)}
+SCORES = {"softmax": 80.0, "linear": 76.0, "hydra": 57.0, "mala": 90.0}
 
 
 @pytest.fixture
 def table(monkeypatch):
     monkeypatch.setattr(choice, "shipped_table", lambda: Measurements("a machine", "2026-11-23", FIGURES))
+    monkeypatch.setattr(choice, "gym_scores", lambda: SCORES)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +27,9 @@ def table(monkeypatch):
     [
         (100, {}, "softmax", 0.01, 1, "N = 100"),
         (400, {"memory": 300}, "softmax", 0.16, 4, "N = 400"),
-        (400, {}, "hydra", 0.04, 400, "N = 400"),
-        (200, {}, "hydra", 0.02, 200, "N = 100 and 400"),
+        (400, {}, "softmax", 0.16, 4, "N = 400"),
+        (200, {}, "softmax", 0.04, 2, "N = 100 and 400"),
+        (200, {"kinds": ["hydra", "softmax"]}, "hydra", 0.02, 200, "N = 100 and 400"),
         # A type needs a measurement on both sides.
         (1000, {}, "linear", 0.5, 20, "N = 400 and 1600"),
         (1600, {"memory": 16}, "softmax", 2.56, 16, "N = 1600"),
@@ -40,6 +43,13 @@ def test_fastest_that_fits(table, num_tokens, options, kind, seconds, megabytes,
     assert found.kind == kind
     assert (found.seconds, found.megabytes) == pytest.approx((seconds, megabytes))
     assert found.source == f"measured at {place}, 2026-11-23, a machine"
+    assert found.score == SCORES.get(kind)
+
+
+def test_what_a_faster_kind_that_learns_less_would_gain(table):
+    expected = "hydra takes 0.25 times as long; in the gym it has 57 % instead of 80 %"
+    assert choice.choose_attention(400).trade == expected
+    assert choice.choose_attention(1600).trade == ""
 
 
 @pytest.mark.parametrize(
