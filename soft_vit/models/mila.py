@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
-from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.embed import channels_last
+from soft_vit.layers.mlp import Mlp, linear
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -50,7 +51,7 @@ class Stem(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.conv1(pad_to_multiple(x, 4))
+        x = self.conv1(channels_last(pad_to_multiple(x, 4)))
         return self.conv3(self.conv2(x) + x)
 
 
@@ -104,9 +105,9 @@ class MILABlock(nn.Module):
 
     def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Return the gated attention of tokens `[B, N, C]`."""
-        gate = F.silu(self.act_proj(x))
-        x = map_to_tokens(F.silu(self.dwc(tokens_to_map(self.in_proj(x), feat_size))))
-        return self.out_proj(self.attn(x, feat_size) * gate)
+        gate = F.silu(linear(x, self.act_proj))
+        x = map_to_tokens(F.silu(self.dwc(tokens_to_map(linear(x, self.in_proj), feat_size))))
+        return linear(self.attn(x, feat_size) * gate, self.out_proj)
 
     def forward(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
-from soft_vit.layers.embed import channels_last
+from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
+from soft_vit.layers.mlp import linear, linear_gelu
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -47,7 +48,7 @@ class ConvStem(nn.Module):
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        return channels_last(self.proj(x))
+        return self.proj(channels_last(x))
 
 
 class Downsample(nn.Sequential):
@@ -67,7 +68,7 @@ class TokenNorm(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=1e-6, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x.flatten(2).mT)
+        return self.norm(map_to_tokens(x))
 
 
 class ConvMlp(nn.Module):
@@ -82,8 +83,8 @@ class ConvMlp(nn.Module):
         self.fc2 = nn.Linear(hidden_dim, dim, **dd)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = self.act(self.fc1(x)).mT.unflatten(2, feat_size)
-        return self.fc2((x + self.dwconv(x)).flatten(2).mT)
+        x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
+        return linear(map_to_tokens(x + self.dwconv(x)), self.fc2)
 
 
 class Block(nn.Module):

@@ -8,14 +8,14 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
 from timm.models import checkpoint, register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
-from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.embed import channels_last
+from soft_vit.layers.mlp import Mlp, linear, linear_gelu
 from soft_vit.models.base import (
     StagedModel,
     create_staged,
@@ -58,7 +58,7 @@ class ConvStem(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(pad_to_multiple(x, 4))
+        return self.conv(channels_last(pad_to_multiple(x, 4)))
 
 
 class ConvMlp(nn.Module):
@@ -68,13 +68,14 @@ class ConvMlp(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.fc1 = nn.Linear(dim, hidden_dim, **dd)
+        self.act = nn.GELU()
         self.dwc = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
         self.fc2 = nn.Linear(hidden_dim, dim, **dd)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = tokens_to_map(F.gelu(self.fc1(x)), feat_size)
-        return self.drop(self.fc2(map_to_tokens(F.gelu(x + self.dwc(x)))))
+        x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
+        return self.drop(linear(map_to_tokens(self.act(x + self.dwc(x))), self.fc2))
 
 
 @register_notrace_module

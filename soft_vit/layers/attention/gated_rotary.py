@@ -17,6 +17,7 @@ from soft_vit.layers.attention.base import (
     merge_heads,
     split_parts,
 )
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
@@ -73,10 +74,10 @@ class GatedRotaryAttention(Attention):
         return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
+        q, k, v, gate = split_parts(linear(x, self.qkvo), 4, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
-        return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
+        return self.proj_drop(linear(merge_heads(gated(mixed, gate, x.shape[2])), self.proj))
 
 
 class GatedRotarySoftmaxAttention(GatedRotaryAttention):

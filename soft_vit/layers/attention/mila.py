@@ -14,6 +14,7 @@ from soft_vit.layers.attention.base import (
     split_heads,
     split_parts,
 )
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import elu_features
@@ -70,7 +71,7 @@ class MilaAttention(Attention):
 
         def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
             k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
-            return turned(k, cos, sin).mT @ (v / count), k.sum(2)[..., None] / count
+            return turned(k, cos, sin).mT @ v / count, k.sum(2)[..., None] / count
 
         def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
             q = elu_features(q)
@@ -79,7 +80,7 @@ class MilaAttention(Attention):
         return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k = split_parts(self.qk(x), 2, self.num_heads)
+        q, k = split_parts(linear(x, self.qk), 2, self.num_heads)
         v = split_heads(x, self.num_heads)
         y = self.attend(self.queries(q, layout, rotate), self.keys(k, layout, rotate), v, layout)
         return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout)))

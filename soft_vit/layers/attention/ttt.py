@@ -12,6 +12,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import by_heads, map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -40,14 +41,15 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
         error = fill_masked(at_least_float32(v), mask) * step_size
-        k = fill_masked(at_least_float32(k), mask)
+        # One copy for three products.
+        k = fill_masked(at_least_float32(k), mask).contiguous()
         value, gate = k @ w1, k @ w2
         open_gate = gate.sigmoid()
-        of_value, of_gate = gate * open_gate, value * open_gate * (1 + gate * (1 - open_gate))
-        return k.mT @ (error * of_value), k.mT @ (error * of_gate)
+        silu = gate * open_gate
+        return k.mT @ (error * silu), k.mT @ (error * value * torch.addcmul(silu, open_gate, 1 - silu))
 
     def trained(q: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
-        q = at_least_float32(q)
+        q = at_least_float32(q).contiguous()
         return (q @ w1 * F.silu(q @ w2)).to(dtype)
 
     with full_precision(v):
@@ -147,7 +149,7 @@ class TTTAttention(Attention):
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         width, d = self.num_heads * self.head_dim, self.head_dim
         # Not slices, whose gradients are each as large as x.
-        *of_heads, q_conv, k_conv, v_conv = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
+        *of_heads, q_conv, k_conv, v_conv = linear(x, self.qkv).split([width] * 3 + [d] * 3, dim=-1)
         q, k, v = (split_heads(part, self.num_heads) for part in of_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         if self.rope:
@@ -156,4 +158,4 @@ class TTTAttention(Attention):
         gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
         q, k, v = (split_heads(part, d) for part in (q_conv, k_conv, v_conv))
         convolved = merge_heads(conv_branch(q, k, v, self.w3.transpose(0, 1), layout))
-        return self.proj_drop(self.proj(torch.cat([gated, convolved], dim=-1)))
+        return self.proj_drop(linear(torch.cat([gated, convolved], dim=-1), self.proj))
