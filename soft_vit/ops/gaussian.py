@@ -15,7 +15,8 @@ def gaussian_kernel(q: Tensor, k: Tensor) -> Tensor:
     """
     with full_precision(q):
         q, k = at_least_float32(q), at_least_float32(k)
-        return torch.exp(gaussian_exponent(q, k).clamp(max=0))
+        # Minus half the squared distance, up to rounding.
+        return torch.exp((q @ k.mT + half_norms(q) + half_norms(k).mT).clamp(max=0))
 
 
 def self_gaussian_kernel(x: Tensor) -> Tensor:
@@ -27,12 +28,13 @@ def self_gaussian_kernel(x: Tensor) -> Tensor:
     with full_precision(x):
         x = at_least_float32(x)
         off_diagonal = 1 - torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
-        return torch.exp(gaussian_exponent(x, x).clamp(max=0) * off_diagonal)
+        norms = half_norms(x)
+        return torch.exp((x @ x.mT + norms + norms.mT).clamp(max=0) * off_diagonal)
 
 
-def gaussian_exponent(q: Tensor, k: Tensor) -> Tensor:
-    """Return `q_i . k_j - ||q_i||^2 / 2 - ||k_j||^2 / 2`: minus half the squared distance, up to rounding."""
-    return q @ k.mT - 0.5 * q.square().sum(-1)[..., :, None] - 0.5 * k.square().sum(-1)[..., None, :]
+def half_norms(x: Tensor) -> Tensor:
+    """Return `-||x_i||^2 / 2` of each row, `[..., N, 1]`."""
+    return -0.5 * x.square().sum(-1, keepdim=True)
 
 
 def gaussian_attention(

@@ -36,7 +36,7 @@ def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
         )
         for _ in range(iters):
             az = torch.bmm(a, z)
-            factor = torch.baddbmm(fifteen, az, seven - az, alpha=-1)
+            factor = torch.baddbmm(fifteen, az, az - seven)
             z = torch.bmm(z, torch.baddbmm(quarter_of_13, az, factor, alpha=-0.25))
         return z.reshape(shape)
 

@@ -64,8 +64,9 @@ def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
     below, right = size[0] // 2, size[1] // 2
     padded = F.pad(maps, (right, right, below, below))
     for i in range(size[0]):
+        rows = padded[:, :, i : i + Y]
         for j in range(size[1]):
-            yield padded[:, :, i : i + Y, j : j + X]
+            yield rows[..., j : j + X]
 
 
 @by_heads
@@ -86,11 +87,11 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
             count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
         error = v * -SCALE / count
         gradient = torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1)
-        kernels = damped_step(w3.flatten(2), gradient, dim=-1)
+        kernels = damped_step(w3.flatten(2), gradient, dim=-1)[..., None, None].unbind(2)
         # One product after the other: together they would take nine times the map.
         maps = torch.zeros((), dtype=q.dtype, device=q.device)
-        for i, view in enumerate(shifted(q, size)):
-            maps = maps + kernels[:, :, i, None, None] * view
+        for kernel, view in zip(kernels, shifted(q, size), strict=True):
+            maps = torch.addcmul(maps, kernel, view)
         tokens = maps.flatten(2)[..., None].to(dtype)
     return layout.pad_prefix(tokens)
 
