@@ -1,9 +1,11 @@
-"""What autograd stores for backward."""
+"""What autograd stores for backward, and the largest tensor that is made."""
 
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 def saved_bytes(compute: Callable[[], Tensor], apart: Iterable[Tensor] = ()) -> int:
@@ -19,3 +21,17 @@ def saved_bytes(compute: Callable[[], Tensor], apart: Iterable[Tensor] = ()) -> 
     for x in apart:
         storages.pop(x.untyped_storage().data_ptr(), None)
     return sum(storages.values())
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the number of elements in the largest storage that any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        made = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if isinstance(x, Tensor)]
+        self.numel = max([self.numel, *made])
+        return out

@@ -20,19 +20,6 @@ def test_every_attention_has_the_backend(name, backend):
     assert {attention.backend for attention in attentions} == {backend}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("soft_pico+fast", "fast"),
-        ("softmax_pyramid_pico+naive", "SOFT pyramid"),
-        ("resnet10t+eager", "eager"),
-    ],
-)
-def test_bad_names(name, value):
-    with pytest.raises(ValueError, match=value):
-        create_variant(name)
-
-
 @pytest.mark.parametrize(("normalize", "start", "ridge"), [(False, "rowsum", 0.01), (True, "guarded_image", 0.0)])
 def test_operator(normalize, start, ridge):
     q, bottleneck, v = (torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (63, 6, 63))

@@ -60,11 +60,9 @@ def test_a_crowd_is_kept_for_the_evaluation_only(read):
 
 SIDES = {"height": HEIGHT, "width": WIDTH}
 BAD_IMAGES = [
-    ("image_broken", {"file_name": "c.jpg", **SIDES}),
     ("image_broken", {"id": 8, **SIDES}),
     ("image_broken", {"id": 8, "file_name": "c.jpg", "height": 0, "width": 4}),
     ("image_broken", {"id": 8, "file_name": "c.jpg", "height": None, "width": 80.5}),
-    ("image_broken", "c.jpg"),
     ("image_broken", {"id": 7, "file_name": "a.jpg", **SIDES}),
     ("image_missing", {"id": 8, "file_name": "c.jpg", **SIDES}),
 ]
@@ -92,32 +90,24 @@ def test_a_bad_image_is_counted(read, kind, image):
 # Kind of the problem, what is changed, and whether the annotation is still there for the evaluation.
 BAD_OBJECTS = [
     ("object_broken", {"bbox": [1, 2, 3]}, False),
-    ("object_broken", {"bbox": None}, False),
     ("object_broken", {"bbox": [1, 2, 3, float("nan")]}, False),
     ("object_broken", {"image_id": None}, False),
     ("object_broken", {"category_id": "star"}, False),
-    ("object_broken", {"area": "large"}, False),
     ("object_broken", {"id": 1}, False),
     ("image_unknown", {"image_id": 99}, False),
     ("category_unknown", {"category_id": 6}, False),
     ("box_empty", {"bbox": [5, 5, 0, 4]}, True),
-    ("box_empty", {"bbox": [5, 5, 4, -1]}, True),
     ("box_empty", {"bbox": [WIDTH, 5, 4, 4]}, True),
     ("box_empty", {"bbox": [-9, -9, 9, 9]}, True),
     ("box_clipped", {"bbox": [-5, 50, 20, 20]}, True),
     ("polygon_empty", {"segmentation": []}, False),
-    ("polygon_empty", {"segmentation": [[]]}, False),
     ("polygon_empty", {"segmentation": [[1, 2, 3, 4]]}, False),
-    ("polygon_empty", {"segmentation": None}, False),
     ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5]]}, False),
-    ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5, "6"]]}, False),
     ("mask_broken", {"segmentation": [[1, 2, 3, 4, 5, float("inf")]]}, False),
     ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH - 1]}}, False),
     ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]}}, False),
     ("mask_broken", {"segmentation": {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}}, False),
     ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": "~~~~"}}, False),
-    ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH]}}, False),
-    ("mask_broken", {"segmentation": "polygon"}, False),
 ]
 
 
@@ -142,9 +132,7 @@ def test_a_box_stays_in_the_image(read):
 REFUSED = {
     "half a file": (json.dumps(content(annotation()))[:-20], "JSON"),
     "nested too deeply": ("[" * 100_000, "JSON"),
-    "a list": ("[]", "list 'images'"),
     "no annotations": ({"images": [], "categories": []}, "list 'annotations'"),
-    "empty categories": (content(categories=[]), "categories"),
     "category without a name": (content(categories=[{"id": 1}]), "category"),
     "category with a word as id": (content(categories=[{"id": "a", "name": "a"}]), "id 'a'"),
     "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "different ids"),

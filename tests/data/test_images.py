@@ -1,7 +1,6 @@
 """Finding labelled images in folders and archives, and decoding what is there."""
 
 import io
-import itertools
 import os
 import pickle
 import re
@@ -20,7 +19,6 @@ from soft_vit.data.images import (
     decode_image,
     find_images,
     find_multi_label_images,
-    in_order,
     read_image,
 )
 
@@ -286,11 +284,6 @@ def test_images_are_turned_as_their_exif_data_say():
     assert decode_image(rotated(pixels, "JPEG")).size == (4, 6)
     # Damaged EXIF data do not make an image unreadable.
     assert decode_image(encode(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
-
-
-def test_the_order_of_classes_does_not_depend_on_the_order_of_a_set():
-    for names in itertools.permutations(("1", "01", "001", "2")):
-        assert in_order(names) == ["001", "01", "1", "2"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])

@@ -1,10 +1,10 @@
 """mmdet and mmseg themselves on this backbone, with or without a compiled mmcv: from training to predicting."""
 
-import json
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from engine.runs import scalars
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -61,10 +61,6 @@ def lasting(length: int, key: str) -> dict:
         "log_processor.window_size": 1,
         "param_scheduler": [dict(type="LinearLR", start_factor=0.1, by_epoch=False, begin=0, end=5)],
     }
-
-
-def scalars(work_dir: Path) -> list[dict]:
-    return [json.loads(line) for file in sorted(work_dir.glob("*/vis_data/scalars.json")) for line in file.open()]
 
 
 def predict(library: str, config: Config, checkpoint: str, folder: Path) -> None:

@@ -7,7 +7,6 @@ from models.zoo.families import FAMILIES
 
 from soft_vit.engine import train
 from soft_vit.models import FAMILY_MODELS
-from soft_vit.weights import ENTRIES
 
 # Learning rates that do not follow the rule, at a batch of 512; the rest of their schedules is given in numbers too.
 OWN_RATES = {
@@ -50,11 +49,6 @@ def test_recipe(path):
     for hook in config.get("custom_hooks", []):
         if hook.type == "EMAEvalHook":
             assert hook.momentum == pytest.approx(1 - decay, rel=1e-3)
-
-
-def test_every_recorded_file_of_the_zoo_names_its_recipe():
-    recorded = {entry.config for entry in ENTRIES.values() if entry.model in FAMILY_MODELS}
-    assert recorded <= {f"configs/zoo/{path.name}" for path in RECIPES}
 
 
 def test_a_demo_for_every_family():

@@ -116,17 +116,6 @@ def test_subject_of_a_checkpoint_says_how_its_images_were(pico, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["soft_tiny", "soft_norm_tiny"])
-@pytest.mark.parametrize("format", FORMATS)
-def test_tiny(name, format, tmp_path):
-    lines: list[str] = []
-    path = tmp_path / f"tiny{FORMATS[format].suffix}"
-    export(source_of(name, 224), path, format, max_error=1e-4, report=lines.append)
-    compared = [line.split(":")[0].strip() for line in lines if "x 224 x 224: relative error" in line]
-    assert compared == ["1 x 224 x 224", "5 x 224 x 224"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_attention(attention, format, tmp_path):

@@ -32,7 +32,6 @@ def table(monkeypatch):
         (200, {"kinds": ["hydra", "softmax"]}, "hydra", 0.02, 200, "N = 100 and 400"),
         # A type needs a measurement on both sides.
         (1000, {}, "linear", 0.5, 20, "N = 400 and 1600"),
-        (1600, {"memory": 16}, "softmax", 2.56, 16, "N = 1600"),
         (400, {"training": True}, "mala", 400, 1, "N = 400"),
         (400, {"kinds": ["linear", "softmax"]}, "softmax", 0.16, 4, "N = 400"),
         (1600, {"kinds": ["linear", "local"]}, "local", 1e-9, 1e-9, "N = 1600"),

@@ -102,12 +102,6 @@ class TestShapes:
         assert model.pretrained_cfg["label_names"] == CLASSES
         assert str(INDEX_FILE.parent) not in str(model.pretrained_cfg)
 
-    def test_without_weights_it_is_the_architecture(self):
-        """Like the other pyramids, for comparisons; the classes and size of the weights come with the tag."""
-        assert timm.create_model("soft_pico", device="meta").num_classes == 1000
-        tagged = timm.create_model("soft_pico.shapes", device="meta")
-        assert (tagged.num_classes, tagged.img_size) == (10, (64, 64))
-
     def test_another_source_has_its_own_classes(self, tmp_path):
         state_dict = timm.create_model("soft_pico").state_dict()
         torch.save(state_dict, tmp_path / "own.pth")
@@ -116,15 +110,6 @@ class TestShapes:
             assert (model.num_classes, model.img_size) == (1000, (224, 224))
             assert torch.equal(model.head.weight, state_dict["head.weight"])
             assert "state_dict" not in model.pretrained_cfg
-
-    def test_published_again_it_is_another_file(self, tmp_path):
-        """The saved configuration keeps the tag, and has weights of its own."""
-        model = timm.create_model("soft_pico", pretrained=True, num_classes=3)
-        torch.nn.init.constant_(model.head.bias, 5.0)
-        timm.models.save_for_hf(model, tmp_path)
-        assert str(INDEX_FILE.parent) not in (tmp_path / "config.json").read_text()
-        again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).state_dict()
-        assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
 
     def test_a_changed_file_is_refused(self, folders):
         weights = load_file(SHAPES)

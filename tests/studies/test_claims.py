@@ -1,12 +1,9 @@
 """The table of claims: its page, its command, and findings that are reproduced."""
 
 import pytest
-import torch
 from documents import ROOT, run_tool
 
-from studies.claims import CLAIMS, learning, load_entries
-from studies.gym import TASKS
-from studies.gym.training import GymModel, Run
+from studies.claims import CLAIMS, load_entries
 
 ENTRIES = load_entries(ROOT / "studies" / "results" / "claims.json")
 # Checks without timing or training; the slow ones take a second or more.
@@ -17,13 +14,6 @@ MATHEMATICS += [pytest.param(number, marks=pytest.mark.slow) for number in (10, 
 @pytest.mark.parametrize("number", MATHEMATICS)
 def test_finding_is_reproduced(number):
     assert CLAIMS[number].check().verdict == ENTRIES[number].verdict
-
-
-def test_training_learns():
-    task = TASKS["rank"](num_tokens=9, difficulty=0.1)
-    torch.manual_seed(0)
-    run = Run(task="rank", attention="none", seed=0, lr=1e-2, steps=60)
-    assert learning.accuracy(GymModel(task, run, depth=1), task, run) > 0.5
 
 
 def test_tool_adds_to_what_is_there(tmp_path, capsys):

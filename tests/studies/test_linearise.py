@@ -84,10 +84,3 @@ def test_a_killed_study_repeats_its_last_run_alone(tmp_path, monkeypatch):
     # CPU minutes are all that may differ.
     assert "2 softmax" in written
     assert len(Path(f"{out}.csv").read_text().splitlines()) == 1 + len(runs)
-
-
-@pytest.mark.parametrize("kind", ["lineal", "none:features=elu"])
-def test_mistakes(kind, tmp_path):
-    with pytest.raises(ValueError, match=kind.partition(":")[0]):
-        main(["--kinds", kind, "--out", str(tmp_path / "study")])
-    assert not list(tmp_path.iterdir())

@@ -10,7 +10,6 @@ import torch
 from publications import METRIC, NOTES, SECRET, run
 
 from soft_vit.weights import ENTRIES, load_index
-from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import NOTES_KEY
 
 
@@ -54,13 +53,6 @@ def test_the_normalisation_must_be_known(given, averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
     with pytest.raises(ValueError, match="--mean and --std"):
         run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
-
-
-def test_recorded_file_keeps_what_is_recorded(tmp_path):
-    run(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors", tmp_path / "out", model="soft_pico")
-    (entry,) = load_index(tmp_path / "out" / "index.json")
-    recorded = ENTRIES["soft_pico.shapes"].cfg
-    assert {key: entry.cfg[key] for key in recorded} == recorded
 
 
 def test_a_vit_has_the_noted_options(tmp_path):

@@ -1,11 +1,10 @@
 """Tables that are written are read as they were; files with a mistake are refused."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.atlas.check import EXAMPLE, check
+from benchmarks.atlas.check import check
 from benchmarks.atlas.table import AttentionRow, ModelRow, Table, read_table, write_table
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.choice import SHIPPED
@@ -17,7 +16,6 @@ SKIPPED = replace(
 TABLE = Table("a machine; torch 2.15", "2026-11-23", "python -m benchmarks atlas", (ROW, SKIPPED))
 MODEL = ("deit_tiny_patch16_224", "inference", "224", 1, "eager", 80.5, 80.0, 81.0, 12.5, 5.75)
 INFER, TRAIN = ModelRow(*MODEL, 1.25, 6.0), replace(ModelRow(*MODEL), mode="training")
-LINE = "soft,N,training,32,784,9,0.5,0.25,0.75,2,1.5,2.5,3,unstable"
 
 
 INFER_COLUMNS = "model,infer_img_size,infer_samples_per_sec,infer_step_time,infer_batch_size,param_count"
@@ -38,30 +36,6 @@ def test_round_trip(name, rows, columns, tmp_path):
     write_table(tmp_path / f"{name}.csv", table)
     assert table == read_table(tmp_path / f"{name}.csv")
     assert (tmp_path / f"{name}.csv").read_text().splitlines()[3].startswith(columns)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "value"),
-    [
-        ("# machine: a machine; torch 2.15\n", "", "machine"),
-        ("2026-11-23", "23.11.2026", "23.11.2026"),
-        (LINE, LINE.replace("soft", "sofd"), "sofd"),
-        (LINE, LINE.replace("0.25", "-0.25"), "seconds_lower .* -0.25"),
-        (LINE, LINE.replace("0.75", "0.4"), "quartiles, got 0.5 for 0.25 to 0.4"),
-        (LINE, LINE.replace("784", "785"), "785"),
-        (LINE, LINE + "\n" + LINE, "soft training 32 784, got 2"),
-        (LINE, LINE.replace("unstable", ""), "soft training 32 784 .* unstable"),
-        ("# machine", "\ufeff# machine", None),
-    ],
-)
-def test_a_mistake_is_named(old, new, value, tmp_path):
-    path = tmp_path / EXAMPLE
-    write_table(path, replace(TABLE, rows=[ROW]))
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(ValueError, match=value) if value else nullcontext():
-        check(path)
 
 
 def test_shipped_tables_could_be_submitted():

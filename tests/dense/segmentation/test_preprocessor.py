@@ -84,17 +84,6 @@ def test_a_small_class_is_seen_as_often_as_a_large_one(monkeypatch):
     assert abs(share - 0.5) < 7 * 0.5 / 20
 
 
-def test_scale_and_angle_are_those_asked_for():
-    torch.manual_seed(0)
-    ramp, labels = torch.arange(200.0).expand(1, 3, 200, 200), torch.zeros(1, 200, 200, dtype=torch.uint8)
-    for angle in (0.0, 180.0):
-        turned, _ = RandomWindows(21, per_image=50, scales=(0.5, 0.5), angle=angle, mirror=False)(ramp, labels)
-        step = torch.hypot(turned[:, 0, :1, 1] - turned[:, 0, :1, 0], turned[:, 0, 1, :1] - turned[:, 0, 0, :1])
-        inside = (turned.amax((1, 2, 3)) < 190) & (turned.amin((1, 2, 3)) > 10)
-        assert inside.sum() > 10
-        torch.testing.assert_close(step[inside], torch.full_like(step[inside], 2.0), rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize("size", [8, 200])
 def test_unlabelled_images_and_windows_larger_than_the_image(size):
     images, labels = scene()

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from mmengine.structures import BaseDataElement, PixelData
-from models.zoo.families import SMALL
 from torch.nn import functional as F
 
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor, slide
@@ -32,15 +31,6 @@ def test_losses_are_float32_under_autocast_and_every_parameter_gets_a_gradient(k
     assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(
         ("loss_pixels", "loss_auxiliary"), torch.float32
     )
-    sum(losses.values()).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None] == []
-
-
-@pytest.mark.parametrize("family", ["vssd", "wfm", "care", "vig", "vig_h"])
-def test_a_step_of_upernet_on_other_families(family):
-    name, small = SMALL[family]
-    model = TimmSegmentor({"model_name": name, **small}, {"channels": 16}, 11)
-    losses = model(torch.randn(2, 3, 72, 104), [labelled(72, 104) for _ in range(2)], mode="loss")
     sum(losses.values()).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 

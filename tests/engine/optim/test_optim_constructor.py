@@ -70,12 +70,6 @@ def test_layer_decay_by_hand(name):
     assert decays == {parameter: decay for parameter, (decay, _) in settings(model, build(model)).items()}
 
 
-def test_decays_that_change_nothing():
-    model = timm_model("soft_pico")
-    assert settings(model, build(model, layer_decay=1.0)) == settings(model, build(model))
-    assert {decay for decay, _ in settings(model, build(model, weight_decay=0.0)).values()} == {0.0}
-
-
 class Outsider(BaseModel):
     """A model with parameters beside those of the timm model."""
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 from soft_vit.layers.attention.soft import SoftAttention, SoftPlusAttention
 from soft_vit.ops.layout import Layout
@@ -108,15 +107,3 @@ def test_a_replaced_projection_is_called(name):
     linear.load_state_dict({key: 2 * value for key, value in linear.state_dict().items()})
     setattr(attn, name, linear)
     torch.testing.assert_close(changed, attn(x, (6, 9)))
-
-
-@pytest.mark.parametrize("name", ["q", "sample", "local", "proj"])
-def test_pruned_layers_can_be_trained(name):
-    attn, x = small_attention()
-    layer = attn.get_submodule(name)
-    prune.l1_unstructured(layer, "weight", 0.5)
-    for _ in range(2):
-        attn(x, (6, 9)).square().sum().backward()
-    assert layer.weight_orig.grad.count_nonzero() > 0
-    # What is pruned is not learned.
-    assert not layer.weight_orig.grad[layer.weight_mask == 0].any()

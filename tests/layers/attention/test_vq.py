@@ -39,20 +39,6 @@ def code_state(attn: VQAttention) -> list[Tensor]:
     return [getattr(attn, name).clone() for name in CODE_STATE]
 
 
-def test_gradients_of_every_image_by_vmap() -> None:
-    attn, x = make().eval(), tokens()
-    weights = dict(attn.named_parameters())
-
-    def loss(weights: dict[str, Tensor], image: Tensor) -> Tensor:
-        return torch.func.functional_call(attn, weights, (image[None], GRID)).square().sum()
-
-    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
-    for i, image in enumerate(x):
-        expected = torch.autograd.grad(loss(weights, image), weights.values())
-        for name, value in zip(weights, expected, strict=True):
-            assert (found[name][i] - value).norm() <= 1e-10 * value.norm(), name
-
-
 def test_a_step_of_training_makes_averages_of_keys_the_codes_of_the_next() -> None:
     attn, x = make(decay=0.5).train(), tokens()
     attn(x, GRID)

@@ -10,10 +10,9 @@ import timm
 import torch
 import torch.nn.functional as F
 from attention_cases import Case, every, using
+from stored import LargestTensor
 from timm.layers import set_fused_attn
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from soft_vit.layers import ATTENTIONS, attention_options
 
@@ -129,19 +128,6 @@ def test_device_and_dtype_reach_every_tensor(case: Case) -> None:
         assert all(value.dtype == dtype for value in (y, *attn.state_dict().values()) if value.is_floating_point())
         y.sum().backward()
         assert x.grad.isfinite().all()
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.numel = max([self.numel, *(x.numel() for x in tree_leaves(result) if isinstance(x, Tensor))])
-        return result
 
 
 def largest_tensor(case: Case, grid: tuple[int, int]) -> int:

@@ -118,15 +118,6 @@ def test_weights_of_another_model_are_refused(name: str, other: str, options: di
         timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
 
 
-def test_released_frequencies() -> None:
-    """Released files hold the frequencies of each stage."""
-    model = timm.create_model("ravlt_b", device="meta")
-    for name, value in model.released_state_dict({}).items():
-        count = len(value) // 2
-        assert name.endswith("RoPE.angle")
-        assert value.tolist() == pytest.approx([10000 ** (-t / (count - 1)) for t in range(count) for _ in range(2)])
-
-
 def test_the_layer_before_the_head_goes_with_it() -> None:
     """The head takes the channels of that layer, so both are removed together."""
     model = create("ravlt")

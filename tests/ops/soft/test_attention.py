@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 import torch
+from stored import LargestTensor
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from soft_vit.ops import soft_attention, soft_attention_reference
 from soft_vit.ops.soft import blocked as blocked_attention
@@ -114,20 +113,6 @@ def test_single_precision_error(variant):
     for name, value in exact.items():
         fast_error, reference_error = ((t[name].double() - value).norm() / value.norm() for t in (fast, reference))
         assert fast_error <= 2 * reference_error + 16 * torch.finfo(torch.float32).eps, name
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest result of an operation."""
-
-    def __init__(self):
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        made = [t.untyped_storage().nbytes() // t.element_size() for t in tree_leaves(out) if torch.is_tensor(t)]
-        self.numel = max([self.numel, *made])
-        return out
 
 
 @variants

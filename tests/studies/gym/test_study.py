@@ -7,7 +7,6 @@ from multiprocessing.context import BaseContext
 
 import pytest
 
-from studies.gym import TASKS
 from studies.gym.command import write_report
 from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study
 from studies.gym.training import Result, Run, train
@@ -35,12 +34,6 @@ def test_a_run_is_the_same_again():
     assert first.steps == [3, 6]
     assert (first.accuracy, first.loss) == (again.accuracy, again.loss)
     assert train(tiny_run(seed=1), evaluations=2).loss != first.loss
-
-
-@pytest.mark.slow
-def test_a_task_is_learned():
-    result = train(tiny_run(task="rank", task_options={"num_tokens": 16}, steps=60, batch_size=16), evaluations=1)
-    assert result.accuracy[-1] > TASKS["rank"](16).ceiling() + 0.1
 
 
 def in_this_process(jobs: int, context: BaseContext, initializer: Callable, initargs: tuple) -> ThreadPoolExecutor:
