@@ -21,9 +21,9 @@ class SOFT(TimmFeatures, BaseModule):
 
     arch: timm name of a pyramid of this package. out_indices: stages whose maps are returned, 0 to 3, of strides 4, 8,
     16, 32. max_bottleneck: largest grid of bottleneck tokens; more are pooled, so that the cost is linear in the
-    image's area. None keeps all, as in the released models. Ignored by attentions without this option. kwargs:
-    frozen_stages, norm_eval, out_norm and with_cp of `TimmFeatures`, and options of `PyramidViT`, such as
-    drop_path_rate.
+    image's area. None keeps the model's own bound; released models have none. Ignored by attentions without this
+    option. kwargs: frozen_stages, norm_eval, out_norm and with_cp of `TimmFeatures`, and options of `PyramidViT`, such
+    as drop_path_rate.
 
     init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, released or trained here, from a
     torch or safetensors file or `timm://NAME`. It also loads weights of this class, with `prefix="backbone."` from a
