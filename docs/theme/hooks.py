@@ -8,7 +8,11 @@ with each name in an `__all__`, and where modules have none, each documented nam
 
 import logging
 import re
+import subprocess
+import tarfile
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,6 +23,12 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 # A paragraph of one picture.
 PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
+# The demo of the start page runs on this npm package, on these of its files.
+RUNTIME = "onnxruntime-web@1.30.0"
+RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
+WEIGHTS = "soft_plus_pico.tiles.safetensors"
+DEMO = '<div id="tiles-demo">'
+NO_DEMO = f"<p>This copy of the site has no demo: <code>mkdocs build</code> takes <code>{RUNTIME}</code> by npm.</p>"
 # Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
 
@@ -45,7 +55,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             )
     for package, text in api_pages().items():
         files.append(File.generated(config, f"api/{package}.md", content=text))
+    for name, content in runtime().items():
+        files.append(File.generated(config, f"demo/{name}", content=content))
+    files.append(File.generated(config, f"demo/{WEIGHTS}", abs_src_path=str(ROOT / "checkpoints" / WEIGHTS)))
     return files
+
+
+@cache
+def runtime() -> dict[str, bytes]:
+    """Return the files of ONNX Runtime for browsers by name; none without npm and its registry."""
+    with TemporaryDirectory() as folder:
+        command = ["npm", "pack", "--silent", "--prefer-offline", RUNTIME]
+        try:
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as error:
+            log.info(f"The start page has no demo: {error}")
+            return {}
+        with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
+            return {name: archive.extractfile(f"package/dist/{name}").read() for name in RUNTIME_FILES}
 
 
 def _served(path: Path, config: MkDocsConfig) -> File:
@@ -119,4 +146,5 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
             log.warning(f"{name} is public and missing from {page.file.src_uri}.")
+    html = html.replace(DEMO, f"{DEMO[:-1]} data-ready>" if runtime() else NO_DEMO + DEMO)
     return PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)

@@ -13,7 +13,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 from documents import ROOT
+
+from docs.generate.demo import OUTPUTS, TilesDemo
+from soft_vit.export.verified_file import relative_error
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -76,6 +80,38 @@ def test_pages_open_without_errors_and_without_the_network(site, address, page):
         if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
             wide.append(name)
     assert (errors, elsewhere, wide) == ([], [], [])
+
+
+# Waits for the model's result for the board that is shown.
+READY = "() => { const demo = document.getElementById('tiles-demo').demo; return demo?.result?.input === demo.input; }"
+RESULT = """() => {
+    const {input, outputs} = document.getElementById("tiles-demo").demo.result;
+    return [[...input], Object.fromEntries(Object.entries(outputs).map(([name, data]) => [name, [...data]]))];
+}"""
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK])
+def test_demo_answers_as_the_model(address, page, size):
+    if not shutil.which("npm"):
+        pytest.skip("the demo's runtime comes from npm")
+    page.set_viewport_size(size)
+    page.goto(f"{address}/")
+    page.locator("#tiles-demo").scroll_into_view_if_needed()
+    model, marks = TilesDemo().eval().double(), []
+    for turn in range(12):
+        page.wait_for_function(READY)
+        data, outputs = page.evaluate(RESULT)
+        with torch.no_grad():
+            expected = model(torch.tensor(data, dtype=torch.float64).reshape(1, 3, 64, 64))
+        for name, tensor in zip(OUTPUTS, expected, strict=True):
+            given = torch.tensor(outputs[name], dtype=torch.float64).reshape(tensor.shape)
+            assert relative_error([given], [tensor]) < 1e-5, name
+        marks.append([mark.get_attribute("data-right") for mark in page.locator(".demo-answer").all()])
+        # Another colour, another tile to ask for, another place of the cue, or another board.
+        page.locator((".demo-right", ".demo-left", ".demo-ask", ".demo-whole", ".demo-again")[turn % 5]).first.click()
+    right, without = (column.count("true") for column in zip(*marks, strict=True))
+    assert right >= 10
+    assert without <= 7
 
 
 def test_zoo_sorts_and_filters(address, page):
