@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from soft_vit.functional import FUNCTIONAL_KINDS
 from soft_vit.layers import ATTENTIONS
 
 transformers = pytest.importorskip("transformers")
-hf = pytest.importorskip("soft_vit.hf")
+hf = import_module("soft_vit.hf")
 
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, patch_size=4)
 MAKERS: dict[str, Callable[[], Any]] = {

@@ -68,6 +68,7 @@ ENDS_IN = {
     "python tools/test.py configs/demo/soft_pico_labels.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
+    "python tools/weights/check_checkpoint.py": ("soft_vit.models.identify.describe_file", []),
     "python tools/linearise.py": ("soft_vit.linearise.linearise", None),
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
     "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),

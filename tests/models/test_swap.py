@@ -71,13 +71,21 @@ def test_softmax_keeps_the_logits(name: str, options: dict[str, Any]) -> None:
     assert all(parameter.grad is not None for parameter in attention_parameters(model).values())
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
+# Their projections are those of the block, as of `linear`.
+PLAIN = ("softmax_one", "performer", "efficient", "sima", "cosformer", "focused", "local", "atrous", "sparse")
+PLAIN += ("bigbird", "agent", "nystrom", "skyformer", "inline", "mila", "reformer", "vq")
+every_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in PLAIN)) for kind in ATTENTIONS]
+)
+
+
+@every_kind
 def test_report(kind: str) -> None:
     """Its figures are those of `count_complexity`."""
     model = vit(qk_norm=True, depth=1)
     plain = copy.deepcopy(model)
     report = soft_vit.swap_attention(model, kind)
-    if kind in ("softmax", "soft", "local"):
+    if kind in ("softmax", "soft", "linear"):
         before, after = (count_complexity(form, (1, 3, 64, 64)) for form in (plain, model))
         assert (report.params_before, report.flops_before) == (before.params, before.macs)
         assert (report.params_after, report.flops_after) == (after.params, after.macs)
@@ -120,7 +128,7 @@ def test_what_is_dropped_and_new() -> None:
     assert not soft_vit.swap_attention(vit(), "longformer").new
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
+@every_kind
 def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
     name, options = MODELS["EVA-02"]
     model = create(name, {**options, "depth": 1})
