@@ -2,16 +2,16 @@
 
 import argparse
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.operator import PASSES, forward, forward_backward
+from benchmarks.operator import PASSES, forward, forward_backward, operators_table
 from benchmarks.report import Report
-from benchmarks.timer import Timing, measure
+from benchmarks.timer import measure
 from soft_vit.functional import PACKED_KINDS, attention, varlen_attention
-from soft_vit.text_tables import markdown_table
 
 
 def make_steps(
@@ -31,35 +31,8 @@ def make_steps(
 
     call = forward if direction == PASSES[0] else forward_backward
     of_packed, of_padded = (dict(zip("qkv", x, strict=True)) for x in (packed, padded.transpose(2, 3).contiguous()))
-    return {
-        f"{kind} padded": partial(call, on_padded, of_padded),
-        f"{kind} packed": partial(call, on_packed, of_packed),
-    }
-
-
-def packed_table(timings: list[Timing]) -> str:
-    """Return a Markdown table; the ratio is the time of the padded form over that of the packed one."""
-    rows = []
-    for padded, packed in zip(timings[::2], timings[1::2], strict=True):
-        cells = [f"{1e3 * x:.3g}" for timing in (padded, packed) for x in timing.time]
-        memory = [f"{timing.megabytes:.1f}" for timing in (padded, packed)]
-        ratio = f"{padded.time.median / packed.time.median:.2f}"
-        kind = padded.target.removesuffix(" padded")
-        rows.append(
-            [kind, padded.mode, cells[0], " - ".join(cells[1:3]), cells[3], " - ".join(cells[4:]), ratio, *memory]
-        )
-    header = [
-        "kind",
-        "pass",
-        "padded (ms)",
-        "quartiles",
-        "packed (ms)",
-        "quartiles",
-        "ratio",
-        "padded (MB)",
-        "packed (MB)",
-    ]
-    return markdown_table(header, rows)
+    forms = {"padded": (on_padded, of_padded), "packed": (on_packed, of_packed)}
+    return {f"{kind} {form}": partial(call, *step) for form, step in forms.items()}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,15 +46,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     low, high = args.tokens
     lengths = torch.randint(low, high + 1, (args.images,), generator=torch.Generator().manual_seed(0))
-    timings = []
-    for direction in PASSES:
-        for kind in args.kinds:
-            steps = make_steps(kind, lengths, *args.shape, direction, args.device)
-            timings += measure(
-                steps, direction, dict.fromkeys(steps, int(lengths.sum())), args.rounds, args.device, steps
-            )
+    pairs = []
+    for direction, kind in product(PASSES, args.kinds):
+        steps = make_steps(kind, lengths, *args.shape, direction, args.device)
+        sizes = dict.fromkeys(steps, int(lengths.sum()))
+        pairs.append(operators_table(measure(steps, direction, sizes, args.rounds, args.device, steps)))
+    # Ratios are within each pair.
+    table = "\n".join([pairs[0], *(pair.split("\n", 2)[2] for pair in pairs[1:])])
     words = (
-        f"{args.images} images of {low} to {high} tokens, {int(lengths.sum())} in all, {args.shape[0]} heads of "
-        f"{args.shape[1]}, float32. Memory is the peak beyond the inputs."
+        f"{args.images} images of {low} to {high} tokens, {args.shape[0]} heads of {args.shape[1]}, float32. N: all "
     )
-    return Report("Packed against padded", words, [packed_table(timings)])
+    words += "tokens. Memory is the peak beyond the inputs."
+    return Report("Packed against padded", words, [table])

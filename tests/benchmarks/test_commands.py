@@ -29,7 +29,7 @@ COMMANDS = {
         OPERATOR_COLUMNS,
         1,
     ),
-    "packed linear softmax --images 3 --tokens 2 9 --shape 2 4 --rounds 3": ("| linear | forward |", "", 0),
+    "packed linear softmax --images 3 --tokens 2 9 --shape 2 4 --rounds 3": ("| pass | N | operator |", "", 0),
     DATA: ("| 0 | timm |", "", 0),
 }
 
