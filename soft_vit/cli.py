@@ -22,6 +22,13 @@ EXTRAS = {
 }
 
 
+def literal(text: str) -> Any:
+    """Return a literal of Python, or else the text."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of a description, and ends the help of an option with its default, a number, text or path."""
 
@@ -129,8 +136,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         @staticmethod
         def _parse_iterable(text: str) -> Any:
             """Parse a value like MMEngine, but as Python where it is that, and keep the spaces and commas of a path."""
-            with contextlib.suppress(ValueError, SyntaxError):
-                return ast.literal_eval(text)
+            if (value := literal(text)) is not text:
+                return value
             if text[:1] not in ("[", "(") and ("/" in text or "," not in text):
                 return DictAction._parse_int_float_bool(text)
             return DictAction._parse_iterable(text)

@@ -1,4 +1,4 @@
-"""Tables as text: Markdown for people, CSV for programs; docstrings as Markdown."""
+"""Tables, errors and docstrings as text: Markdown for people, CSV for programs."""
 
 import csv
 import io
@@ -20,10 +20,16 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return stream.getvalue()
 
 
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message without its full stop; the name of its class without a message."""
+    # str(KeyError) quotes the message; args[0] of others, such as OSError, may be a number.
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return (text.strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def error_cell(error: BaseException) -> str:
     """What a table shows instead of figures: an error's class and the first line of its message."""
-    reason = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {reason}"
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 _ENTRY = re.compile(r"^([a-z_]\w*(?:, [a-z_]\w*)*): ", re.MULTILINE)

@@ -6,8 +6,6 @@ torchrun --nproc_per_node 8 tools/linearise.py --teacher NAME --kind linear --im
 A stopped command continues where it was if it is run again.
 """
 
-import ast
-import contextlib
 import os
 import shlex
 import sys
@@ -18,15 +16,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # The profiler, which counts memory on a CPU, reports each start on the screen.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
-from soft_vit.cli import ArgumentParser, add_device_option, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, command_line, literal
 
 
 def option(text: str) -> tuple[str, object]:
     """Return name and value of `NAME=VALUE`, a value of Python if it is one."""
     name, _, value = text.partition("=")
-    with contextlib.suppress(ValueError, SyntaxError):
-        return name, ast.literal_eval(value)
-    return name, value
+    return name, literal(value)
 
 
 @command_line

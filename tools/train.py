@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-validate", dest="validate", action="store_false", help="train without validation")
     add_config_options(parser)
     parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
-    result = train(**parser.arguments(argv))
+    arguments = parser.arguments(argv)
+    result = train(arguments.pop("config"), **arguments)
     if is_main_process():
         print(result)
 

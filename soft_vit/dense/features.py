@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages
+from soft_vit.text_tables import one_line
 from soft_vit.weights.load import fit_weights
 
 

@@ -31,11 +31,11 @@ from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_
 from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
 from soft_vit.engine.models.finetune import TIMM_PREFIX, noted_cfg
 from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
 from soft_vit.registry import DATASETS
+from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import Notes
 

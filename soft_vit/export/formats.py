@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from soft_vit.engine.errors import one_line
 from soft_vit.export.model import ExportModel
+from soft_vit.text_tables import one_line
 
 Run = Callable[[Tensor], list[Tensor]]
 """An exported model: images `[B, C, H, W]` to its outputs."""

@@ -7,10 +7,10 @@ from textwrap import shorten
 
 import torch
 
-from soft_vit.engine.errors import one_line
 from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, as_list
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import check_drop, quantize
+from soft_vit.text_tables import one_line
 from soft_vit.weights.files import ensure_writable, write_atomically
 
 BATCHES = (1, 5)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from soft_vit import swap_attention
 from soft_vit.layers.token_map import TokenMap
+from soft_vit.text_tables import one_line
 from soft_vit.weights.read import load_weights
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -113,10 +114,8 @@ def load_backbone(name: str, **kwargs: Any) -> Backbone:
         model: Any = timm.create_model(where, **given).eval()
     except Exception as error:
         # Hub clients, timm and transformers raise errors of many types.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"teacher must be one of timm's ViTs with weights, or a folder of one, got {name} ({reason})."
-        ) from error
+        what = "one of timm's ViTs with weights, or a folder of one"
+        raise ValueError(f"teacher must be {what}, got {name} ({one_line(error)}).") from error
     return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], name)
 
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from soft_vit.data.archives import MAX_FILE_BYTES, Entry, FolderStorage
 from soft_vit.data.images import SUFFIXES, is_image
-from soft_vit.engine.errors import one_line
+from soft_vit.text_tables import one_line
 from soft_vit.weights.fetch import IDLE_TIMEOUT
 
 

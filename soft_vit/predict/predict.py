@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from soft_vit.data.images import decode_image
-from soft_vit.engine.errors import one_line
 from soft_vit.predict.drawing import index_image
 from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result
+from soft_vit.text_tables import one_line
 from soft_vit.weights.files import write_atomically
 
 RESULTS = "predictions.json"

@@ -11,6 +11,7 @@ import timm
 from timm.models import resolve_pretrained_cfg
 from torch import nn
 
+from soft_vit.text_tables import one_line
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import Entry, Metric, add_entry
 from soft_vit.weights.load import fit_weights, options_of_inference
@@ -173,8 +174,5 @@ def _push(folder: Path, path: Path, repo: str) -> None:
         HfApi().upload_file(repo_id=repo, path_or_fileobj=path, path_in_repo=path.name)
     except Exception as error:
         # From a missing login to a lost network, with types of several libraries.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"Pushing to {repo} failed ({reason}); log in with `hf auth login`, or upload the folder that --hf-dir "
-            "writes."
-        ) from error
+        what = "log in with `hf auth login`, or upload the folder that --hf-dir writes"
+        raise ValueError(f"Pushing to {repo} failed ({one_line(error)}); {what}.") from error

@@ -1,6 +1,5 @@
 """A study: pilot runs that choose a learning rate for each attention, then a run per seed. Studies are resumable."""
 
-import ast
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from soft_vit.cli import literal
 from soft_vit.layers import attention_class
 from studies.gym import TASKS
 from studies.gym.training import EVALUATIONS, ModelName, Result, Run, make_model, train
@@ -128,12 +128,4 @@ def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
     name, _, options = text.partition(":")
     attention_class(name)
     given = dict(option.partition("=")[::2] for option in options.split(",") if option)
-    return name, {option: _value(value) for option, value in given.items()}
-
-
-def _value(text: str) -> Any:
-    """Return a Python literal, or else the text."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    return name, {option: literal(value) for option, value in given.items()}

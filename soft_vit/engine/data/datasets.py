@@ -77,9 +77,6 @@ class ImageTree(ReadingDataset):
     def read(self, info: dict) -> Image.Image:
         return self.images.load(Entry(*info["entry"]))
 
-    def substitute(self, info: dict) -> Image.Image:
-        return Image.new("RGB", (256, 256))
-
     def pack(self, info: dict, content: Image.Image) -> Any:
         entry = Entry(*info.pop("entry"))
         return self.pipeline({**info, "img": content, "img_path": entry.name})
@@ -120,9 +117,6 @@ class TimmDataset(ReadingDataset):
 
     def read(self, info: dict) -> Image.Image:
         return self.images.image(info["position"])
-
-    def substitute(self, info: dict) -> Image.Image:
-        return Image.new("RGB", (256, 256))
 
     def pack(self, info: dict, content: Image.Image) -> Any:
         return self.pipeline({**info, "img": content})

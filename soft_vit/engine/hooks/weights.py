@@ -9,11 +9,11 @@ from mmengine.runner import BaseLoop, Runner
 from timm.layers import to_2tuple
 from torch import nn
 
-from soft_vit.engine.errors import one_line
 from soft_vit.engine.models.notes import model_options
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.registry import HOOKS, register
+from soft_vit.text_tables import one_line
 from soft_vit.weights.load import describe_mismatch, filter_weights, fit_weights
 from soft_vit.weights.read import notes_of, unwrap_state_dict
 

@@ -6,8 +6,8 @@ import timm
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from torch import nn
 
-from soft_vit.engine.errors import one_line
 from soft_vit.models.base import require_known
+from soft_vit.text_tables import one_line
 from soft_vit.weights import WeightsError
 
 

@@ -14,7 +14,7 @@ from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
 
-from soft_vit.engine.errors import one_line
+from soft_vit.text_tables import one_line
 from soft_vit.weights import Entry
 from soft_vit.weights.fetch import download, hub_folder
 from soft_vit.weights.index import SUFFIXES, is_source
