@@ -55,8 +55,7 @@ OPTIONS = {
     "python -m studies linearise": "--no-train",
     "python -m studies softmax": "--out softmax.md",
     "python -m docs.generate": "--out written",
-    # Run by tests/tools/test_tutorial.py, test_app_browser.py and tests/distributed/test_runs.py.
-    "python tools/tutorial.py": "--help",
+    # Run by tests/tools/test_app_browser.py and tests/distributed/test_runs.py.
     "python tools/app.py": "--help",
     "python tests/distributed/kill_trials.py": "--help",
 }
