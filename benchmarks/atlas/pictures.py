@@ -26,36 +26,30 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     curves = _curves(rows, quantity, head_dim)
-    figure = Figure(figsize=(12.5, 7.2))
-    # Labels are placed by the panels' final positions, which a layout engine would change later.
-    figure.subplots_adjust(left=0.07, right=0.91, bottom=0.08, top=0.95, wspace=0.38, hspace=0.16)
+    figure = Figure(figsize=(12.5, 7.2), layout="constrained")
     panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
-    ends: dict[Any, list[tuple[str, tuple[float, float], str]]] = {}
     for axes, (group, kinds) in zip(panels, GROUPS.items(), strict=True):
-        labels = ends[axes] = []
         for kind, points in curves.items():
-            if kind == "none":
-                continue
-            shown = kind == BASE or kind in kinds
             style: dict[str, Any] = {"color": "0.88", "lw": 0.8, "zorder": 1}
-            if shown:
-                colour = "black" if kind == BASE else f"C{kinds.index(kind)}"
-                style = {"color": colour, "lw": 2.6 if kind == BASE else 1.6, "marker": "o", "ms": 3, "zorder": 3}
-                labels.append((kind, points[-1], style["color"]))
-            axes.loglog(*zip(*points, strict=True), **style)
+            if kind == BASE or kind in kinds:
+                colour, width = ("black", 2.6) if kind == BASE else (f"C{kinds.index(kind)}", 1.6)
+                style = {"color": colour, "lw": width, "marker": "o", "ms": 3, "zorder": 3, "label": kind}
+            if kind != "none":
+                axes.loglog(*zip(*points, strict=True), **style)
         axes.set_title(group, fontsize=11)
         axes.grid(alpha=0.2)
+        axes.legend(fontsize=7.5, ncols=2)
     tokens = sorted({row.tokens for row in rows})
     flat = [amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points]
     # Empty for a mode that was not measured.
     if flat:
         axes.set_ylim(top=1.5 * max(flat))
-    for axes, labels in ends.items():
-        axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
+    axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
+    for axes in figure.axes:
         axes.minorticks_off()
-        _label_ends(axes, labels)
+        axes.tick_params(labelsize=8)
     figure.supxlabel("tokens N")
     figure.supylabel(Y_LABELS[quantity])
     figure.savefig(path, dpi=DPI)
@@ -77,43 +71,6 @@ _READ: dict[str, tuple[str, Callable[[AttentionRow], float | None]]] = {
     "training": ("training", lambda row: row.seconds and row.seconds * 1e6),
     "memory": ("training", lambda row: row.megabytes and row.megabytes * 1024),
 }
-
-
-def _label_ends(axes: Any, labels: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Write names to the right of a panel at the ends of their curves, moved apart where they would overlap."""
-    axes.autoscale_view()
-    labels = sorted(labels, key=lambda label: label[1][1])
-    heights = [min(axes.transData.transform(end)[1], axes.bbox.y1) for _, end, _ in labels]
-    for (name, end, colour), height, place in zip(labels, heights, apart(heights, 13.0), strict=True):
-        axes.annotate(
-            name,
-            xy=(axes.transData.transform(end)[0], height),
-            xycoords="figure pixels",
-            xytext=(1.02, axes.transAxes.inverted().transform((0, place))[1]),
-            textcoords="axes fraction",
-            color=colour,
-            fontsize=8.5,
-            fontweight="bold" if name == BASE else "normal",
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.4, "alpha": 0.6} if place != height else None,
-        )
-
-
-def apart(places: Sequence[float], least: float) -> list[float]:
-    """Return places in the same order, moved as little as possible so that neighbours are at least so far apart."""
-    order = sorted(range(len(places)), key=places.__getitem__)
-    # Runs of labels that touch: the mean of the first places that their members ask for, and their number.
-    runs: list[list[Any]] = []
-    for rank, index in enumerate(order):
-        runs.append([places[index] - rank * least, 1])
-        while len(runs) > 1 and runs[-2][0] > runs[-1][0]:
-            (mean, count), (other, more) = runs[-2:]
-            runs[-2:] = [[(mean * count + other * more) / (count + more), count + more]]
-    moved = [mean for mean, count in runs for _ in range(count)]
-    found = [0.0] * len(places)
-    for rank, index in enumerate(order):
-        found[index] = moved[rank] + rank * least
-    return found
 
 
 def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> None:
