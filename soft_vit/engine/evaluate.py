@@ -16,17 +16,7 @@ from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
 from soft_vit.engine.config import class_of, resolve, type_name
-from soft_vit.engine.data.views import (
-    View,
-    class_names,
-    crop_of,
-    set_folder,
-    set_view,
-    timm_view,
-    use_tta_model,
-    use_tta_pipeline,
-    view_of_config,
-)
+from soft_vit.engine.data import views
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX
 from soft_vit.engine.models.notes import model_options
@@ -107,22 +97,22 @@ def evaluate(
             entry = {"type": "mmpretrain.AveragePrecision", "average": None}
             cfg.test_evaluator = [*_as_list(cfg.get("test_evaluator")), entry]
     if tta:
-        use_tta_pipeline(cfg, classifies)
+        views.use_tta_pipeline(cfg, classifies)
     view, recorded = None, ()
     if named:
         pretrained = pretrained and weights is None
         view, recorded = _use_timm_model(cfg, model, weights, pretrained, content, options or {}, img_size, crop_pct)
     else:
         cfg.load_from = model
-        if (img_size, crop_pct) != (None, None) or (data_root is not None and not crop_of(cfg)):
-            view = view_of_config(cfg, img_size, crop_pct)
+        if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
+            view = views.view_of_config(cfg, img_size, crop_pct)
     indices = None
     if data_root is not None:
-        indices = set_folder(cfg, data_root, class_names(_num_classes(cfg), trained, recorded))
+        indices = views.set_folder(cfg, data_root, views.class_names(_num_classes(cfg), trained, recorded))
     if view is not None:
-        set_view(cfg, view)
+        views.set_view(cfg, view)
     if tta:
-        use_tta_model(cfg)
+        views.use_tta_model(cfg)
     cfg.default_hooks["weights"] = {"type": "WeightsHook", "ema": ema, "img_size": view and view.img_size}
     # MMEngine's EMAHook would replace the weights that are to be tested.
     cfg.custom_hooks = [hook for hook in cfg.get("custom_hooks") or [] if type_name(hook) != "EMAHook"]
@@ -178,7 +168,7 @@ def _use_timm_model(
     options: Mapping[str, Any],
     img_size: int | None,
     crop_pct: float | None,
-) -> tuple[View, Sequence[str]]:
+) -> tuple[views.View, Sequence[str]]:
     """Set a timm model; return its view of images and the class names that its weights record.
 
     content: of the file `weights`, whose notes tell the model's options and the view it was trained for.
@@ -209,7 +199,7 @@ def _use_timm_model(
     if "input_size" in noted and timm.models.model_entrypoint(name.split(".")[0]).__module__.startswith("soft_vit."):
         # Resampling position embeddings to another size and back would change them.
         cfg.model.setdefault("img_size", noted["input_size"][1:])
-    view = timm_view({**timm_cfg, **noted}, img_size, crop_pct)
+    view = views.timm_view({**timm_cfg, **noted}, img_size, crop_pct)
     return view, {**(timm_cfg if pretrained else {}), **noted}.get("label_names") or ()
 
 

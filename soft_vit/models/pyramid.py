@@ -32,20 +32,7 @@ from soft_vit.layers import (
     reversible_blocks,
 )
 from soft_vit.layers.reversible import Block
-from soft_vit.models.base import (
-    StagedModel,
-    UnknownOptionError,
-    check_image_size,
-    check_stages,
-    create_staged,
-    drop_path_rates,
-    imagenet_cfg,
-    init_conv,
-    init_linear,
-    make_default_cfgs,
-    register_named,
-    rename,
-)
+from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.load import SOURCES
@@ -157,7 +144,7 @@ def split_attn_options(
     for name in options:
         if not any(name in accepted for accepted in known):
             choices = sorted(set().union(*known))
-            raise UnknownOptionError(
+            raise base.UnknownOptionError(
                 f"Options must be those of the model or of its attentions ({', '.join(choices)}), got {name!r}."
             )
     given = {**defaults, **options}
@@ -175,7 +162,7 @@ class StageTokens(NamedTuple):
     pooled: tuple[Tensor, ...] = ()
 
 
-class PyramidViT(StagedModel):
+class PyramidViT(base.StagedModel):
     """A pyramid vision transformer with any attention, SOFT by default.
 
     Images `[B, in_chans, H, W]` are at least 32 x 32. Each stride-2 convolution rounds its map up. Windows of
@@ -241,7 +228,7 @@ class PyramidViT(StagedModel):
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         last = len(depths) - 1
         ratios: Sequence[float] = to_ntuple(len(depths))(mlp_ratios)
-        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
+        base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
         if in_chans < 1 or stem_width < 1:
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
@@ -260,13 +247,14 @@ class PyramidViT(StagedModel):
 
         common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
         super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
-        self.bottleneck_img_size = check_image_size(bottleneck_img_size or self.img_size) if num_bottleneck else None
+        counted_size = base.check_image_size(bottleneck_img_size or self.img_size)
+        self.bottleneck_img_size = counted_size if num_bottleneck else None
         self.attention = attentions
         grids = self.grids(self.img_size)
-        counted_grids = self.grids(self.bottleneck_img_size or self.img_size)
+        counted_grids = self.grids(counted_size)
 
         stages = []
-        for i, block_rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, block_rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
             dim, feat_size = embed_dims[i], counted_grids[i] if "num_bottleneck" in options[i] else grids[i]
             block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
             blocks: list[Block] = []
@@ -316,9 +304,9 @@ class PyramidViT(StagedModel):
         """
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                init_linear(module)
+                base.init_linear(module)
             elif isinstance(module, nn.Conv2d):
-                init_conv(module)
+                base.init_conv(module)
             elif isinstance(module, PyramidStage):
                 trunc_normal_(module.pos_embed, std=0.02)
                 if module.cls_token is not None:
@@ -360,8 +348,8 @@ class PyramidViT(StagedModel):
             self.attn_pool = None
         elif self.attn_pool is None:
             self.attn_pool = AttentionPool(self.num_features, **get_device_dtype(self)).train(self.training)
-            init_linear(self.attn_pool.hidden)
-            init_linear(self.attn_pool.score)
+            base.init_linear(self.attn_pool.hidden)
+            base.init_linear(self.attn_pool.score)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -446,9 +434,9 @@ def released_prefixes() -> list[tuple[str, str]]:
 
 def rename_released(name: str) -> str:
     """Return this package's name for a parameter of the released SOFT; other names are returned unchanged."""
-    name = rename(name, released_prefixes())
+    name = base.rename(name, released_prefixes())
     if match := re.match(r"(stages\.\d\.blocks\.\d+\.)(.+)", name):
-        name = match[1] + rename(match[2], RELEASED_MODULES.items())
+        name = match[1] + base.rename(match[2], RELEASED_MODULES.items())
     return name
 
 
@@ -457,12 +445,12 @@ def released_name(name: str) -> str:
 
     Raises ValueError for a parameter that the released SOFT does not have.
     """
-    theirs = rename(name, [(ours, theirs) for theirs, ours in released_prefixes()])
+    theirs = base.rename(name, [(ours, theirs) for theirs, ours in released_prefixes()])
     known = theirs != name or name.startswith(("norm.", "head."))
     if match := re.match(r"(block(\d)\.\d+\.)(.+)", theirs):
         modules = STANDARD_MODULES if match[2] == "4" else RELEASED_MODULES
         known = match[3].startswith(tuple(modules.values()))
-        theirs = match[1] + rename(match[3], [(ours, theirs) for theirs, ours in modules.items()])
+        theirs = match[1] + base.rename(match[3], [(ours, theirs) for theirs, ours in modules.items()])
     if not known or rename_released(theirs) != name:
         raise ValueError(f"name must be a parameter of the released SOFT, got {name}. Choose another layout.")
     return theirs
@@ -519,7 +507,7 @@ def model_name(attention: str, size: str) -> str:
 
 
 def _cfg(name: str) -> dict[str, Any]:
-    return imagenet_cfg(
+    return base.imagenet_cfg(
         min_input_size=(3, 32, 32),
         first_conv="stages.0.patch_embed.0.conv",
         fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
@@ -528,7 +516,7 @@ def _cfg(name: str) -> dict[str, Any]:
     )
 
 
-default_cfgs = make_default_cfgs(PYRAMID_MODELS, _cfg)
+default_cfgs = base.make_default_cfgs(PYRAMID_MODELS, _cfg)
 
 
 def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -540,7 +528,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         else:
             # Not timm's default: the tag of recorded weights has their classes, image size and normalisation.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
-    return create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
+    return base.create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:
@@ -645,4 +633,4 @@ def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 # All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
     if _name not in globals():
-        globals()[_name] = register_named(_name, _create_pyramid)
+        globals()[_name] = base.register_named(_name, _create_pyramid)

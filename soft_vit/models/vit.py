@@ -18,13 +18,7 @@ from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.embed import grid_of_positions
 from soft_vit.layers.follow_map import FollowsMap, follow_map
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
-from soft_vit.models.base import (
-    add_img_size_hooks,
-    check_image_size,
-    create_staged,
-    imagenet_cfg,
-    register_named,
-)
+from soft_vit.models import base
 
 # `register_named` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
@@ -75,14 +69,14 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         global_pool: Any = None,
         **kwargs: Any,
     ) -> None:
-        img_size = check_image_size(img_size)
+        img_size = base.check_image_size(img_size)
         kind = attention_class(attention)
         if class_token is None:
             class_token = not kind.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
-        patch = check_image_size(patch_size)
+        patch = base.check_image_size(patch_size)
         grid = (max(1, img_size[0] // patch[0]), max(1, img_size[1] // patch[1]))
         super().__init__(
             img_size=img_size,
@@ -96,7 +90,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
         follow_map(self)
-        add_img_size_hooks(self)
+        base.add_img_size_hooks(self)
 
     @property
     def img_size(self) -> tuple[int, int]:
@@ -130,13 +124,13 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
 
 
 default_cfgs = generate_default_cfgs(
-    {name: imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
+    {name: base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
 )
 
 
 def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
+    return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
 
 
 for _name in VIT_MODELS:
-    globals()[_name] = register_named(_name, _create_vit)
+    globals()[_name] = base.register_named(_name, _create_vit)

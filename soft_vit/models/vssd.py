@@ -18,15 +18,7 @@ from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Rotate, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.layers.mlp import Mlp
-from soft_vit.models.base import (
-    Stage,
-    StagedModel,
-    check_stages,
-    create_staged,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-)
+from soft_vit.models import base
 from soft_vit.models.mila import ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
@@ -96,7 +88,7 @@ class VSSDBlock(nn.Module):
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 
-class VSSD(StagedModel):
+class VSSD(base.StagedModel):
     """Stages of state space duality, the last one of softmax, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
     Each stride of 2 rounds the map up. The cost of the last stage grows with the square of the number of tokens. The
@@ -120,12 +112,12 @@ class VSSD(StagedModel):
         **kwargs: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
+        base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
         super().__init__(embed_dims, **kwargs, **dd)
         self.patch_embed = RoundedUpStem(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
             dim, last, blocks = embed_dims[i], i + 1 == len(depths), []
             for rate in rates:
                 attn: Attention = (
@@ -134,7 +126,7 @@ class VSSD(StagedModel):
                     else VSSDAttention(dim, num_heads[i], d_state=d_state, **common)
                 )
                 blocks.append(VSSDBlock(dim, attn, mlp_ratio, drop_path=rate, **common))
-            self.layers.append(Stage(blocks, None if last else RoundedUpDownsample(dim, embed_dims[i + 1], **dd)))
+            self.layers.append(base.Stage(blocks, None if last else RoundedUpDownsample(dim, embed_dims[i + 1], **dd)))
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
@@ -146,13 +138,13 @@ VSSD_MODELS: dict[str, dict[str, Any]] = {
     "vssd_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 4, 21, 5), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = make_default_cfgs(
-    VSSD_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
+default_cfgs = base.make_default_cfgs(
+    VSSD_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
 )
 
 
 def _create_vssd(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(VSSD, name, pretrained, VSSD_MODELS[name], **kwargs)
+    return base.create_staged(VSSD, name, pretrained, VSSD_MODELS[name], **kwargs)
 
 
 @register_model
