@@ -32,14 +32,6 @@ def test_any_model_gives_a_pyramid(name, options):
     assert [name for name, p in features.named_parameters() if p.grad is None] == []
 
 
-def test_maps_of_a_plain_model_are_its_last_ones():
-    assert TimmFeatures("wfm_tiny", embed_dim=24, depth=5).body.feature_info.module_name() == [
-        "blocks.2",
-        "blocks.3",
-        "blocks.4",
-    ]
-
-
 def test_maps_come_in_the_order_of_the_stages():
     features = TimmFeatures("soft_pico", out_indices=(3, 1, 3))
     assert [m.shape[1] for m in features(torch.randn(1, 3, 64, 64))] == features.channels == [64, 160]

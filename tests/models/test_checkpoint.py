@@ -92,13 +92,6 @@ def test_adapted_to_the_model(options, pico_file, pico_weights):
     assert model(x).shape[1] == (options["num_classes"] or model.num_features)
 
 
-def test_a_head_that_is_left_out_is_said(pico_file):
-    with pytest.warns(UserWarning, match=r"pico\.pth.*1000.*num_classes=11") as warned:
-        model = load(pico_file, "soft_pico")
-    assert len(warned) == 1
-    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
-
-
 def test_a_head_is_left_out_on_request(pico_file, pico_weights):
     """As timm's train.py does with --pretrained-path."""
     torch.manual_seed(1)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from mmengine.structures import BaseDataElement, InstanceData, PixelData
+from mmengine.structures import BaseDataElement, InstanceData
 from mmpretrain.structures import DataSample
 from pycocotools import mask as coco
 
@@ -54,12 +54,3 @@ def test_broken_boxes_and_scores_are_left_out(value):
     sample = detected([0.5, float("nan"), 0.7])
     sample.pred_instances.bboxes[0, 2] = value
     assert result_of(sample, NAMES).labels == [2]
-
-
-def test_shares_of_a_map_add_up():
-    sample = BaseDataElement(pred_sem_seg=PixelData(data=torch.tensor([[[0, 2, 2], [2, 4, 2]]])))
-    assert result_of(sample, NAMES).entries() == [
-        {"class": "star", "label": 2, "pixels": 4, "share": 0.666667},
-        {"class": "circle", "label": 0, "pixels": 1, "share": 0.166667},
-        {"class": "class 4", "label": 4, "pixels": 1, "share": 0.166667},
-    ]

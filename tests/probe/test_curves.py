@@ -25,14 +25,6 @@ def write_log(folder: Path, start: str, lines: list[dict], ending: str = "") -> 
     (target / "scalars.json").write_text("".join(json.dumps(line) + "\n" for line in lines) + ending)
 
 
-def test_training_and_validation_are_told_apart(tmp_path):
-    write_log(tmp_path, "1", [train_line(5, 2.0), train_line(10, 1.5), val_line(1, 40.0)])
-    run = read_run(tmp_path)
-    assert set(run) == {"loss", "lr", "time", "val/time", "accuracy/top1"}
-    assert run["loss"] == ("iteration", [5, 10], [2.0, 1.5])
-    assert run["accuracy/top1"] == ("epoch", [1], [40.0])
-
-
 FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(15, 3.0), train_line(20, 2.0)]
 
 

@@ -3,8 +3,6 @@
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import pytest
-
 from studies.attentions import accuracy_table, compare_accuracy
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo" / "soft_pico_shapes.py"
@@ -23,10 +21,3 @@ def test_run_that_fails_leaves_the_others(tmp_path, monkeypatch):
         "| softmax | softmax_pyramid_pico | BrokenProcessPool: it died |  |",
         "| linear | linear_pyramid_pico | 91.2 | 2.5 |",
     ]
-
-
-@pytest.mark.parametrize(("size", "error"), [("huge", ValueError), ("pico", FileNotFoundError)])
-def test_mistakes_are_seen_before_the_first_run(size, error, tmp_path):
-    with pytest.raises(error, match=r"huge|config\.py"):
-        list(compare_accuracy(["linear"], "config.py", work_dir=tmp_path / "runs", size=size))
-    assert not (tmp_path / "runs").exists()

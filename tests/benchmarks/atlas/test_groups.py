@@ -3,18 +3,12 @@
 import pytest
 import torch
 
-from benchmarks.atlas.groups import GROUPS
 from benchmarks.atlas.measure import build_attention
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.choice import MIXES_ALL
 
 # Larger than any window, and than what bigbird's blocks cover.
 SIDE = 28
-
-
-def test_every_kind_but_softmax_and_none_is_in_one_group():
-    grouped = [kind for kinds in GROUPS.values() for kind in kinds]
-    assert sorted(grouped) == sorted(ATTENTIONS.keys() - {"softmax", "none"})
 
 
 @pytest.mark.parametrize("kind", ATTENTIONS)

@@ -8,7 +8,6 @@ import pytest
 import timm
 import torch
 from engine.runs import DEMO, assert_same_state, scalars, tiny
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from soft_vit.engine import WatchHook, train
 from soft_vit.engine.hooks import watch
@@ -52,10 +51,6 @@ def test_what_is_logged(watched):
 
     folder = next(watched.glob("*/vis_data"))
     assert sorted(path.name for path in (folder / "vis_image").iterdir()) == ["train_batch_1.png", "train_batch_7.png"]
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    assert {"loss", "newton_residual/stage3", "accuracy/top1"} <= set(events.Tags()["scalars"])
-    assert [image.step for image in events.Images("train_batch")] == [1, 7]
 
 
 @pytest.mark.parametrize(("attention", "dead"), [("soft", True), ("soft_plus", False)])

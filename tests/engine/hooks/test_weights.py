@@ -97,11 +97,6 @@ def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
         WeightsHook().after_load_checkpoint(runner, checkpoint)
 
 
-def test_weights_alone_are_not_resumed():
-    with pytest.raises(ValueError, match="load_from"):
-        WeightsHook().after_load_checkpoint(a_run(PLAIN, "resume"), {"state_dict": {}, "meta": {"epoch": 0, "iter": 1}})
-
-
 @pytest.mark.parametrize("noted", [True, False])
 def test_weights_of_another_image_size_are_resampled(noted):
     options = dict(num_classes=3, depths=(1, 1, 1, 1))

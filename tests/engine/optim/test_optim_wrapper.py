@@ -285,18 +285,6 @@ def test_windows_of_accumulation(epochs, length, counts, windows):
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("resumed_at", "epochs", "lost"), [(4, 2, False), (5, 2, False), (9, 2, False), (8, 2, True), (5, 20, False)]
-)
-def test_resuming_within_a_window_is_logged(resumed_at, epochs, lost, log):
-    """Until the run begins, the message hub has the lengths of the run that wrote the checkpoint."""
-    model = Net()
-    optim = build(model, accumulative_counts=2)
-    optim.message_hub.update_info_dict({"max_epochs": 2, "max_iters": 10})
-    optim.initialize_count_status(model, resumed_at, 5 * epochs)
-    assert len(log) == lost
-
-
 # Several processes
 
 
