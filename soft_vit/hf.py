@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -20,9 +20,7 @@ from soft_vit.functional import FUNCTIONAL_KINDS, OPERATORS, attention
 from soft_vit.layers.attention import attention_class
 from soft_vit.layers.token_map import ImageMaps, TokenMap, maps_of_sizes
 from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, tokens_that_count
-from soft_vit.models.eval_mode import eval_mode
-from soft_vit.models.swap import SwapReport, block_numbers, keep_projections, projections
-from soft_vit.ops.flops import flop_counter
+from soft_vit.models.swap import SwapReport, block_numbers, cost, keep_projections, projections
 
 KNOWN_ATTENTIONS = (
     "ViTAttention",
@@ -141,18 +139,18 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     Raises ValueError for an unknown attention, option or block, and a model of another form, which stays unchanged.
     """
     tower, _ = vision_attentions(model)
-    before, replaced = _cost(tower), _replace(model, kind, blocks, **options)
+    before, (report, undo) = _cost(tower), _replace(model, kind, blocks, **options)
     try:
         after = _cost(tower)
     except Exception:
-        replaced.undo()
+        undo()
         raise
-    note = {"kind": kind, "blocks": replaced.report.blocks, **options}
+    note = {"kind": kind, "blocks": report.blocks, **options}
     _save_own_names(model)
     model.config.soft_vit = [*getattr(model.config, "soft_vit", []), note]
-    replaced.report.params_before, replaced.report.flops_before = before
-    replaced.report.params_after, replaced.report.flops_after = after
-    return replaced.report
+    report.params_before, report.flops_before = before
+    report.params_after, report.flops_after = after
+    return report
 
 
 def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
@@ -187,15 +185,10 @@ def _save_own_names(model: Any) -> None:
     model._weight_conversions = []
 
 
-class _Replaced(NamedTuple):
-    """What was replaced in a model."""
-
-    report: SwapReport
-    undo: Callable[[], None]
-
-
-def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any) -> _Replaced:
-    """Replace attentions, and let the model give them the map of each image."""
+def _replace(
+    model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
+) -> tuple[SwapReport, Callable[[], None]]:
+    """Replace attentions, and let the model give them the map of each image; return a function that undoes both."""
     check_options(kind, options)
     tower, layers = vision_attentions(model)
     report = SwapReport(kind, block_numbers(blocks, len(layers)))
@@ -219,7 +212,7 @@ def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
         for parent, name, old in layers:
             setattr(parent, name, old)
 
-    return _Replaced(report, undo)
+    return report, undo
 
 
 def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]]:
@@ -285,18 +278,14 @@ def _give_map(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 
 def _cost(tower: Any) -> tuple[int, int]:
-    """Return the number of parameters, and multiply-adds of one image of the config's size."""
+    """Return the `cost` of one image of the config's size."""
     weight, config = next(tower.parameters()), tower.config
     (Y, X), (h, w) = _grid(config), to_2tuple(config.patch_size)
-    shape = (
-        (1, Y * X, h * w * config.num_channels)
-        if hasattr(config, "num_patches")
-        else (1, config.num_channels, Y * h, X * w)
+    if not hasattr(config, "num_patches"):
+        return cost(tower, pixel_values=weight.new_zeros(1, config.num_channels, Y * h, X * w))
+    return cost(
+        tower,
+        pixel_values=weight.new_zeros(1, Y * X, h * w * config.num_channels),
+        spatial_shapes=torch.tensor([[Y, X]], device=weight.device),
+        pixel_attention_mask=torch.ones(1, Y * X, dtype=torch.bool, device=weight.device),
     )
-    inputs = {"pixel_values": weight.new_zeros(shape)}
-    if hasattr(config, "num_patches"):
-        inputs["spatial_shapes"] = torch.tensor([[Y, X]], device=weight.device)
-        inputs["pixel_attention_mask"] = torch.ones(1, Y * X, dtype=torch.bool, device=weight.device)
-    with eval_mode(tower), torch.enable_grad(), flop_counter() as counter:
-        tower(**inputs)
-    return sum(parameter.numel() for parameter in tower.parameters()), counter.get_total_flops() // 2

@@ -217,11 +217,15 @@ def _sizes(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _cost(model: Any) -> tuple[int, int]:
-    """Return the number of parameters, and multiply-adds of one image."""
-    x = torch.zeros(1, model.in_chans, *_sizes(model)[0], **get_device_dtype(model))
+    """Return the `cost` of one image of the model's size."""
+    return cost(model, torch.zeros(1, model.in_chans, *_sizes(model)[0], **get_device_dtype(model)))
+
+
+def cost(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[int, int]:
+    """Return the number of a model's parameters, and the multiply-adds of a forward with these arguments."""
     # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
     with eval_mode(model), torch.enable_grad(), flop_counter() as counter:
-        model(x)
+        model(*args, **kwargs)
     return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops() // 2
 
 
