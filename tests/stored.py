@@ -1,4 +1,4 @@
-"""What autograd stores for backward, and the largest tensor that is made."""
+"""What autograd stores for backward, the largest tensor that is made, and what a checkpoint holds."""
 
 from collections.abc import Callable, Iterable
 
@@ -35,3 +35,11 @@ class LargestTensor(TorchDispatchMode):
         made = [x.untyped_storage().nbytes() // x.element_size() for x in tree_leaves(out) if isinstance(x, Tensor)]
         self.numel = max([self.numel, *made])
         return out
+
+
+def leaves(content: object, name: str = "") -> dict[str, object]:
+    """Values of nested dictionaries and lists by their path."""
+    if isinstance(content, dict | list | tuple):
+        pairs = content.items() if isinstance(content, dict) else enumerate(content)
+        return {key: leaf for k, v in pairs for key, leaf in leaves(v, f"{name}.{k}").items()}
+    return {name: content}

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import torch
+from stored import leaves
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
@@ -46,14 +47,6 @@ def on_images(root: Path, batch: int, size: int, epochs: int = 1) -> dict:
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint_file(path)["state_dict"]
-
-
-def leaves(content: object, name: str = "") -> dict[str, object]:
-    """Values of nested dictionaries and lists by their path."""
-    if isinstance(content, dict | list | tuple):
-        pairs = content.items() if isinstance(content, dict) else enumerate(content)
-        return {key: leaf for k, v in pairs for key, leaf in leaves(v, f"{name}.{k}").items()}
-    return {name: content}
 
 
 def differences(one: object, other: object) -> list[str]:

@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from gpu.training import PER_RANK, batch, distance, fix_norms, gradients, run_rank, small_model
+from stored import leaves
 from torch.nn.functional import cross_entropy
 
 
@@ -57,21 +58,13 @@ def steps(
     return buffer.getvalue(), losses
 
 
-def tensors_of(content: object, name: str = "") -> dict[str, object]:
-    """All values of nested dictionaries and lists by their path."""
-    if isinstance(content, dict | list | tuple):
-        pairs = content.items() if isinstance(content, dict) else enumerate(content)
-        return {path: value for key, entry in pairs for path, value in tensors_of(entry, f"{name}.{key}").items()}
-    return {name: content}
-
-
 @pytest.mark.usefixtures("deterministic")
 def test_resumed_training_ends_with_the_same_bits(device):
     straight, losses = steps(device, 0, 5)
     half, before = steps(device, 0, 3)
     resumed, after = steps(device, 3, 5, half)
     assert before + after == losses
-    one, other = (tensors_of(torch.load(io.BytesIO(x), weights_only=True)) for x in (straight, resumed))
+    one, other = (leaves(torch.load(io.BytesIO(x), weights_only=True)) for x in (straight, resumed))
     assert one.keys() == other.keys()
     for name, value in one.items():
         same = torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]

@@ -1,11 +1,10 @@
 """Which images files and folders mean, and where their results go."""
 
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 
 import pytest
+from file_server import file_server
 
 from soft_vit.predict.inputs import find_inputs, free_name, printable
 
@@ -61,37 +60,22 @@ def test_addresses_and_standard_input(tmp_path, given, name):
     assert (found.source, str(found.name)) == (given, name)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Serves ten bytes at every address except /none."""
-
-    def do_GET(self) -> None:
-        self.send_response(404 if self.path == "/none" else 200)
-        self.end_headers()
-        self.wfile.write(b"0123456789")
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 def test_downloads(monkeypatch):
-    with ThreadingHTTPServer(("localhost", 0), _Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://localhost:{server.server_port}"
+    def read(address: str) -> bytes:
+        (found,) = find_inputs([address], Path("out"))
+        return found.read()
 
-        def read(path: str) -> bytes:
-            (found,) = find_inputs([address + path], Path("out"))
-            return found.read()
-
-        assert read("/image") == b"0123456789"
+    with file_server(body=b"0123456789") as server:
+        assert read(f"{server.url}/image") == b"0123456789"
+        server.status = [404]
         for path, reason in (("/none", "404"), ("/a b", "control characters")):
             with pytest.raises(OSError, match=reason):
-                read(path)
+                read(server.url + path)
         monkeypatch.setattr("soft_vit.predict.inputs.MAX_FILE_BYTES", 9)
         with pytest.raises(ValueError, match="9 bytes"):
-            read("/image")
-        server.shutdown()
+            read(f"{server.url}/image")
     with pytest.raises(OSError, match="refused"):
-        read("/image")
+        read(f"{server.url}/image")
 
 
 def test_names_are_given_once_and_are_text():
