@@ -249,7 +249,9 @@
     async load() {
       try {
         const ort = await import(new URL("ort.wasm.bundle.min.mjs", FOLDER));
-        ort.env.wasm.wasmPaths = { wasm: new URL("ort-wasm-simd-threaded.wasm", FOLDER).href };
+        const binary = await fetch(new URL("ort-wasm-simd-threaded.wasm", FOLDER));
+        if (!binary.ok) throw new Error(`${binary.url}: ${binary.status}`);
+        ort.env.wasm.wasmBinary = await binary.arrayBuffer();
         // More threads need headers that few static hosts send.
         ort.env.wasm.numThreads = 1;
         const path = "soft_plus_pico.tiles.safetensors";
@@ -266,8 +268,9 @@
         await this.model(this.input);
         await this.run();
       } catch (error) {
+        // Also when the reader leaves the page meanwhile.
         this.time.textContent = `The model did not load: ${error.message}`;
-        throw error;
+        console.warn(error);
       }
     }
 

@@ -8,11 +8,13 @@ with each name in an `__all__`, and where modules have none, each documented nam
 
 import logging
 import re
+import shutil
 import subprocess
 import tarfile
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -36,6 +38,17 @@ log = logging.getLogger("mkdocs.hooks.api")
 INTERNAL = tuple(f"soft_vit.{name}" for name in ("cli", "layers.", "models.", "ops.", "predict.app", "text_tables"))
 # The names on each page of the API, by the page's path.
 names_of: dict[str, list[str]] = {}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository from which this copy was cloned, if it is on the web."""
+    command = ["git", "-C", str(ROOT), "config", "remote.origin.url"]
+    found = subprocess.run(command, capture_output=True, text=True) if shutil.which("git") else None
+    address = urlsplit(found.stdout.strip() if found else "")
+    if address.scheme == "https":
+        config.repo_url = f"https://{address.hostname}{address.path.removesuffix('.git')}"
+        config.repo_name = config.site_name
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

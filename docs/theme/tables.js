@@ -5,15 +5,21 @@ const LONG = 12;
 // Letters of a line that stays whole.
 const SHORT = 24;
 
+// Columns from which a table gets the width of the page.
+const WIDE = 7;
+// Cells of lengths from which something wins: below each number, and above.
+const WORDS = { always: -Infinity, never: Infinity };
+
 /** What a cell sorts by: its leading number, or its text in small letters; null for an empty cell. */
 function valueOf(cell) {
-  const text = cell.textContent.trim();
-  const number = Number.parseFloat(text.replaceAll(",", ""));
-  return text === "" ? null : Number.isNaN(number) ? text.toLowerCase() : number;
+  const text = cell.textContent.trim().toLowerCase();
+  const number = WORDS[text.split(" ")[0]] ?? Number.parseFloat(text.replaceAll(",", ""));
+  return text === "" ? null : Number.isNaN(number) ? text : number;
 }
 
 function compare(a, b) {
-  return typeof a === typeof b && typeof a === "number" ? a - b : String(a).localeCompare(String(b));
+  if (typeof a !== "number" || typeof b !== "number") return String(a).localeCompare(String(b));
+  return a === b ? 0 : a - b;
 }
 
 function sortBy(table, column, ascending) {
@@ -54,11 +60,22 @@ function makeFilterable(table) {
 }
 
 for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
-  const count = table.tBodies[0].rows.length;
+  const [count, columns] = [table.tBodies[0].rows.length, table.tHead.rows[0].cells.length];
+  // The header of a long table stays in sight in a frame that scrolls.
+  if (count >= LONG) table.closest(".md-typeset__scrollwrap")?.classList.add("long-table");
+  if (columns >= WIDE) document.querySelector(".md-main__inner").classList.add("wide-page");
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   // A table without names of columns tells facts of one thing.
   if ([...table.tHead.rows[0].cells].every((cell) => cell.textContent.trim())) makeSortable(table);
   if (count >= LONG) makeFilterable(table);
-  for (const cell of table.querySelectorAll("td")) {
-    cell.toggleAttribute("data-short", cell.innerText.split("\n").every((line) => line.length <= SHORT));
-  }
+  const cells = [...table.querySelectorAll("td")];
+  // Reads the layout of all cells before it changes any.
+  const short = cells.map((cell) => cell.innerText.split("\n").every((line) => line.length <= SHORT));
+  cells.forEach((cell, i) => {
+    cell.toggleAttribute("data-short", short[i]);
+    cell.dataset.label = names[cell.cellIndex];
+  });
+  // On a phone, columns of sentences stand below each other.
+  const long = new Set(cells.filter((_, i) => !short[i]).map((cell) => cell.cellIndex));
+  table.toggleAttribute("data-stacked", long.size > 1 && columns > 2 && columns < WIDE);
 }

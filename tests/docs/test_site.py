@@ -17,7 +17,6 @@ import torch
 from documents import ROOT
 
 from docs.generate.demo import OUTPUTS, TilesDemo
-from soft_vit.export.verified_file import relative_error
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -105,7 +104,8 @@ def test_demo_answers_as_the_model(address, page, size):
             expected = model(torch.tensor(data, dtype=torch.float64).reshape(1, 3, 64, 64))
         for name, tensor in zip(OUTPUTS, expected, strict=True):
             given = torch.tensor(outputs[name], dtype=torch.float64).reshape(tensor.shape)
-            assert relative_error([given], [tensor]) < 1e-5, name
+            # Weights of attention are below 1.
+            assert (given - tensor).abs().max() < 1e-5 * max(1, tensor.abs().max()), name
         marks.append([mark.get_attribute("data-right") for mark in page.locator(".demo-answer").all()])
         # Another colour, another tile to ask for, another place of the cue, or another board.
         page.locator((".demo-right", ".demo-left", ".demo-ask", ".demo-whole", ".demo-again")[turn % 5]).first.click()
