@@ -1,7 +1,8 @@
 # python tools/train.py configs/demo/soft_pico_shapes_muon.py
 # The run of soft_pico_shapes.py with Muon, at the same learning rate, weight decay, schedule and steps. Muon
 # orthogonalises matrices in bfloat16: on a CPU without such instructions its step takes four times as long as the rest
-# (1.1 and 0.3 s on one thread; AdamW's takes 0.01 s). Not run to the end.
+# (1.1 and 0.3 s on one thread; AdamW's takes 0.01 s), on one with them (AMX) a third (0.06 and 0.16 s). With
+# train_cfg.max_epochs=2, 626 steps, and seed 0 it reached 80.8 %, and AdamW 87.0 %. Not run to the end.
 _base_ = ["./soft_pico_shapes.py"]
 
 optim_wrapper = dict(
