@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+# Read when the client of the Hub is imported: the page downloads nothing.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.models.base import require_known
 
@@ -18,18 +21,18 @@ from soft_vit.models.base import require_known
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
-    parser.add_argument("--model", metavar="NAME", help="the model of --checkpoint")
-    parser.add_argument("--checkpoint", metavar="FILE", help="weights to offer in addition to those on this machine")
+    parser.add_argument("--model", metavar="NAME", help="a model to offer, with random weights or --checkpoint")
+    parser.add_argument("--checkpoint", metavar="FILE", help="weights of --model")
     what = "address to serve on, such as 0.0.0.0 (default: only this machine)"
     parser.add_argument("--host", default="127.0.0.1", help=what)
     parser.add_argument("--port", type=int, help="(default: the first free port from 7860)")
     args = parser.parse_args(argv)
-    if (args.model is None) != (args.checkpoint is None):
-        raise ValueError("--model and --checkpoint must be given together: the name of a model and its weights.")
+    if args.checkpoint and not args.model:
+        raise ValueError("--checkpoint must be given with --model, the name of its model.")
     if args.model:
         require_known(args.model)
-        if not Path(args.checkpoint).is_file():
-            raise FileNotFoundError(f"--checkpoint must be an existing file, got {args.checkpoint}.")
+    if args.checkpoint and not Path(args.checkpoint).is_file():
+        raise FileNotFoundError(f"--checkpoint must be an existing file, got {args.checkpoint}.")
     with tempfile.TemporaryDirectory() as folder:
         # Gradio reads these when it is imported. The page itself writes no files.
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=folder)

@@ -43,8 +43,10 @@ def _look(choice: Choice, picture: Image.Image, depth: str) -> Look:
         return _cached_look(choice, picture.size, picture.tobytes(), depth)
 
 
-def part(name: str, choice: Choice, picture: Image.Image, place: Place, depth: str) -> str:
-    """Return one of the PARTS for a choice. If its weights cannot be used, the summary is the error."""
+def part(name: str, choice: Choice, picture: Image.Image | None, place: Place, depth: str) -> str:
+    """Return one of the PARTS for a choice, empty without a picture. The summary is the error of weights, if any."""
+    if picture is None:
+        return ""
     try:
         found = _look(choice, picture, depth)
     except (ValueError, OSError) as error:
@@ -82,7 +84,9 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
         try:
             picture = open_picture(base64.b64decode(event._data.get("data", "")), event._data["size"])
         except ValueError as error:
-            return gr.skip(), gr.skip(), gr.skip(), app_html.message(str(error), alert=True)
+            # What was shown belongs to another image.
+            value, *_ = show(Image.new("RGB", (1, 1), "grey"), CENTRE)
+            return value, None, CENTRE, app_html.message(str(error), alert=True)
         return show(picture, CENTRE)
 
     def draw(scene: str) -> tuple[Any, ...]:
@@ -100,7 +104,7 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
     value, first, at, sentence = draw("tiles")
     with gr.Blocks(title="soft_vit: where a token looks", analytics_enabled=False, fill_width=True) as blocks:
         picture, place = gr.State(first), gr.State(at)
-        html("<h1>Where a token looks</h1>")
+        html("<h1>Where a token looks</h1><p class='note'>Click the image: the maps show where that place looks.</p>")
         with gr.Row():
             with gr.Column(scale=2, min_width=260, elem_id="picture"):
                 given = html(value, html_template=PICTURE, js_on_load=SCRIPT, most=MAX_BYTES)
@@ -109,7 +113,7 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
                     buttons = {kind: gr.Button(f"Draw {kind}", size="sm", min_width=80) for kind in ("tiles", "shape")}
                 depth = gr.Radio(list(DEPTHS), value="last", label="Layer of each stage")
             sides = []
-            own = [title for title, choice in choices.items() if choice.checkpoint]
+            own = [title for title, choice in choices.items() if not choice.pretrained]
             for number, title in enumerate([*own, *DEFAULTS][:2]):
                 with gr.Column(scale=3, min_width=320, elem_id=f"side{number}"):
                     label = ("Model", "Compared with")[number]

@@ -32,14 +32,18 @@ def summary_html(choice: Choice, look: Look) -> str:
     rows = zip(look.prediction.names, look.prediction.scores, strict=True)
     bars = _bars("Prediction", [(name, [score], _percent(score)) for name, score in rows])
     text = f"It sees {look.image_size[0]} x {look.image_size[1]} pixels."
+    if choice.swapped not in (None, "softmax"):
+        text = f"{choice.swapped} instead of softmax, not trained since. {text}"
+        return message(text, alert=True) + bars
     if choice.checkpoint:
         text = f"Weights of {choice.checkpoint}. {text} {' '.join(look.notes)}"
     elif choice.pretrained:
-        figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in ENTRIES[choice.name].metrics]
+        entry = ENTRIES.get(choice.name)
+        figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in (entry.metrics if entry else ())]
         text = f"{'; '.join(figures) or 'Released weights'}. {text}"
     else:
-        text = f"Random weights: its prediction and maps are meaningless. {text}"
-    return message(text, alert=text.startswith("Random")) + bars
+        return message(f"Random weights: it predicts nothing, and its maps are meaningless. {text}", alert=True)
+    return message(text) + bars
 
 
 def shares_html(look: Look) -> str:
@@ -73,12 +77,13 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
     small = picture.resize((PANEL_SIDE, PANEL_SIDE))
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []
     panels += [(f"head {head}", values) for head, values in enumerate(weights, 1)]
-    figures = []
+    # All heads share a scale, which ends at a tenth of an equal share or above: a dead head is dark.
+    figures, scale = [], np.append(weights, 0.1 / weights[0].size)
     for name, values in panels:
-        panel = draw_weights(values, small, layer.cell(place), (side, side))
+        panel = draw_weights(values, small, layer.cell(place), (side, side), scale)
         image = f"<img src='{data_url(panel)}' alt='{name}'>"
         figures.append(_figure(image, name, f"{largest_weight(values):.2g}"))
-    note = message(f"{side} x {side} tokens, heads: {len(weights)}; below each name, its largest weight")
+    note = message(f"{side} x {side} tokens; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 
 

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import timm
 import torch
+from huggingface_hub import try_to_load_from_cache
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
-from timm.models import model_entrypoint
+from timm.models import get_pretrained_cfg
 from torch import Tensor
 
 from soft_vit.data.images import BadImage, decode_image
+from soft_vit.models.swap import swap_attention
 from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
@@ -34,16 +36,23 @@ MAX_SIDE = 768
 # Singular values of larger matrices take seconds and more.
 MAX_TOKENS = 1024
 
+SWAPPED = ("soft", "linear")
+"""Attentions that timm's ViTs also have in exchange."""
+
 DEPTHS = {"first": 0.0, "middle": 0.5, "last": 1.0}
 """Relative depth of a layer in its stage."""
 
 
 class Choice(NamedTuple):
-    """A model by its timm name, with pretrained weights, those of a file, or random ones."""
+    """A model by its timm name, with pretrained weights, those of a file, or random ones.
+
+    swapped: attention that replaces that of timm's ViT; `softmax` computes the same and has a matrix to look at.
+    """
 
     name: str
     pretrained: bool = False
     checkpoint: str | None = None
+    swapped: str | None = None
 
 
 @dataclass
@@ -99,14 +108,17 @@ class Look:
 def available(checkpoint: str | None = None, model: str | None = None) -> dict[str, Choice]:
     """Return the models that need no download, by a title that names the weights.
 
-    checkpoint, model: a file of weights and the name of its model, which come first. Models with weights on disk and
-    every model of the package with random weights follow.
+    checkpoint, model: a file of weights and the name of its model, which come first; a model alone has random weights.
+    Models with weights on disk follow: those of the package, and ViTs that timm has downloaded before.
     """
-    found = {f"{model}, {checkpoint}": Choice(model, checkpoint=checkpoint)} if model and checkpoint else {}
+    found = {f"{model}, {checkpoint or 'random weights'}": Choice(model, checkpoint=checkpoint)} if model else {}
     folders = lookup_folders()
     found |= {name: Choice(name, True) for name, e in ENTRIES.items() if any((f / e.file).is_file() for f in folders)}
-    names = [name for name in timm.list_models() if model_entrypoint(name).__module__.startswith("soft_vit.")]
-    return found | {f"{name}, random weights": Choice(name) for name in names}
+    for name in timm.list_models(["vit_*", "deit*"], pretrained=True):
+        if try_to_load_from_cache(get_pretrained_cfg(name).hf_hub_id or "none", "model.safetensors"):
+            found[name] = Choice(name, True, swapped="softmax")
+            found |= {f"{name} with {kind}": Choice(name, True, swapped=kind) for kind in SWAPPED}
+    return found
 
 
 def load_choice(choice: Choice) -> TimmPredictor:
@@ -114,6 +126,8 @@ def load_choice(choice: Choice) -> TimmPredictor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         predictor = TimmPredictor(choice.name, checkpoint=choice.checkpoint, pretrained=choice.pretrained)
+        if choice.swapped:
+            swap_attention(predictor.model, choice.swapped)
     config = resolve_model_data_config(predictor.model)
     predictor.transform = create_transform(**{**config, "crop_pct": 1.0, "crop_mode": "center"}, is_training=False)
     return predictor

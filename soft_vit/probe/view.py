@@ -100,16 +100,22 @@ def largest_weight(weights: np.ndarray) -> float:
 
 
 def draw_weights(
-    weights: np.ndarray, image: Image.Image, query: tuple[int, int], feat_size: tuple[int, int]
+    weights: np.ndarray,
+    image: Image.Image,
+    query: tuple[int, int],
+    feat_size: tuple[int, int],
+    scale: np.ndarray | None = None,
 ) -> Image.Image:
     """Return the image in grey below the weights `[h, w]` of a token, with a frame around the token.
 
     Colours are from black for 0 to bright for the largest weight, or blue and red where weights have signs.
+    scale: weights with the range of the colours (default: those that are drawn).
     """
     from matplotlib import colormaps
 
-    largest = max(np.abs(weights).max(), np.finfo(np.float32).tiny)
-    signed = weights.min() < -NEGLIGIBLE * largest
+    scale = weights if scale is None else scale
+    largest = max(np.abs(scale).max(), np.finfo(np.float32).tiny)
+    signed = scale.min() < -NEGLIGIBLE * largest
     lowest = -largest if signed else 0
     painted = colormaps["RdBu_r" if signed else "inferno"]((weights - lowest) / (largest - lowest), bytes=True)
     shown = Image.fromarray(painted[..., :3]).resize(image.size, Image.Resampling.NEAREST)

@@ -10,9 +10,9 @@ from PIL import Image
 from soft_vit.data import ShapeImages
 from soft_vit.data.demo.shapes import COLORS
 from soft_vit.data.images import BadImage
-from soft_vit.predict import TimmPredictor
+from soft_vit.predict import TimmPredictor, app_look
 from soft_vit.predict.app_look import Choice, available, load_choice, look, open_picture
-from soft_vit.probe.view import attention_row
+from soft_vit.probe.view import attention_row, draw_weights
 from soft_vit.weights import ENTRIES
 
 PLACE = (0.3, 0.8)
@@ -88,16 +88,37 @@ def test_random_weights_are_reproducible_and_keep_the_global_generator():
 def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.setattr(
+        app_look, "try_to_load_from_cache", lambda name, _: name == "timm/deit_tiny_patch16_224.fb_in1k"
+    )
     before = available()
-    assert [title for title, choice in before.items() if choice.pretrained] == [
-        "soft_pico.shapes",
-        "soft_plus_pico.tiles",
-    ]
-    assert {"soft_huge, random weights", "mlla_tiny, random weights"} < before.keys()
+    vit = "deit_tiny_patch16_224.fb_in1k"
+    titles = ["soft_pico.shapes", "soft_plus_pico.tiles", vit, f"{vit} with soft", f"{vit} with linear"]
+    assert list(before) == titles
+    assert [choice.swapped for choice in before.values()] == [None, None, "softmax", "soft", "linear"]
     entry = ENTRIES["soft_tiny.fudan_in1k"]
     (tmp_path / entry.file).touch()
     assert [title for title in available() if title not in before] == [entry.name]
     assert next(iter(available("my.pth", "soft_tiny").values())) == Choice("soft_tiny", checkpoint="my.pth")
+    assert next(iter(available(None, "soft_tiny").items())) == ("soft_tiny, random weights", Choice("soft_tiny"))
+
+
+def test_softmax_of_timm_has_a_matrix_and_the_same_prediction():
+    image = picture_of(160, 160)
+    found = look(load_choice(Choice("test_vit", swapped="softmax")), image)
+    assert found.prediction.scores == pytest.approx(load_choice(Choice("test_vit"))([image])[0].scores, rel=1e-5)
+    np.testing.assert_allclose(found.shown[0].matrix.sum(-1), 1, rtol=1e-5)
+
+
+def test_heads_share_a_scale_of_colours():
+    """A dead head is dark next to one that lives."""
+    weights = np.zeros((2, 2, 2))
+    weights[0, 0, 0], weights[1] = 1, 1e-3
+    alone, beside = (
+        np.asarray(draw_weights(weights[1], Image.new("RGB", (64, 64)), (0, 0), (2, 2), scale)).mean()
+        for scale in (None, weights)
+    )
+    assert alone > beside
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ PUBLISH = "out --tag mine --licence mit"
 SHAPES, TINY = "{configs}/demo/soft_pico_shapes.py", "{configs}/soft_tiny.py"
 
 CASES = {
-    "app": [("--model soft_tiny", "together"), ("--model soft_tiny --checkpoint missing.pth", "missing.pth")],
+    "app": [("--checkpoint missing.pth", "--model"), ("--model soft_tiny --checkpoint missing.pth", "missing.pth")],
     "attention_health": [
         ("--model soft_pico --data missing", "missing"),
         ("--model soft_pico --out file/table.md", "table.md"),
