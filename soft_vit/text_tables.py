@@ -36,6 +36,11 @@ _ENTRY = re.compile(r"^([a-z_]\w*(?:, [a-z_]\w*)*): ", re.MULTILINE)
 
 
 def docstring_markdown(docstring: str) -> str:
-    """A docstring as Markdown: paragraphs of entries, `name: what it is` and deeper lines below, become lists."""
-    paragraphs = docstring.split("\n\n")
-    return "\n\n".join(_ENTRY.sub(r"- `\1`: ", text) if _ENTRY.match(text) else text for text in paragraphs)
+    """A docstring as Markdown: entries, `name: what it is` and deeper lines below, become lists; examples, code."""
+    return "\n\n".join(map(_paragraph_markdown, docstring.split("\n\n")))
+
+
+def _paragraph_markdown(text: str) -> str:
+    if text.startswith(">>> "):
+        return f"```pycon\n{text.rstrip()}\n```"
+    return _ENTRY.sub(r"- `\1`: ", text) if _ENTRY.match(text) else text

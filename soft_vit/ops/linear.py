@@ -83,8 +83,10 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
     """Let each token attend to itself and to those before it, for all tokens in parallel.
 
     q, k: features `[B, H, N, M]`, not negative; v: `[B, H, N, D]`. The result `[B, H, N, D]` has v's dtype; everything
-    inside is at least fp32. Chunks of L = chunk_size tokens take weights of all pairs inside and running sums between
-    them: `N L` and `N M D / L` numbers, instead of an M x D matrix for each token.
+    inside is at least fp32.
+
+    Chunks of L = chunk_size tokens take weights of all pairs inside and running sums between chunks. These are `N L`
+    and `N M D / L` numbers, instead of an M x D matrix for each token.
     """
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")

@@ -141,7 +141,7 @@ def _checkpoint_hooks(runner: Runner) -> list[SafeCheckpointHook]:
 
 @FUNCTIONS.register_module()
 def shield_worker(worker_id: int) -> None:
-    """worker_init_fn: a worker ends when its run ends it, not when a cluster signals every process.
+    """As a `worker_init_fn`, let a worker end when its run ends it, not when a cluster signals every process.
 
     The run needs the worker's batch to finish its step and save. Like the MMEngine function that it replaces, it seeds
     the workers of each rank differently.
