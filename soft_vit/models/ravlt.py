@@ -120,8 +120,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         feat_size = (x.shape[2], x.shape[3])
         x = x + self.pos(x)
-        x = x + self.drop_path(self.gamma_1 * self.attn(self.norm1(x), feat_size).mT.unflatten(2, feat_size))
-        return x + self.drop_path(self.gamma_2 * self.ffn(self.norm2(x), feat_size).mT.unflatten(2, feat_size))
+        mixed = tokens_to_map(self.attn(self.norm1(x), feat_size), feat_size)
+        x = torch.addcmul(x, self.gamma_1, self.drop_path(mixed))
+        hidden = tokens_to_map(self.ffn(self.norm2(x), feat_size), feat_size)
+        return torch.addcmul(x, self.gamma_2, self.drop_path(hidden))
 
 
 class RAVLT(StagedModel):
