@@ -203,21 +203,26 @@ def row(timing: Timing) -> dict[str, Any]:
 
 
 def models_table(timings: Sequence[Timing], memory: bool = False) -> str:
-    """Return a Markdown table with ratios to the first model in the same mode, and a column of memory on request."""
+    """Return a Markdown table with ratios to the first model in the same mode, and a column of memory on request.
+
+    compiled: the rate of the model of that name with `+compiled`, if it is in the table, relative to the model's own.
+    """
     rows = []
     base: dict[str, float | None] = {}
+    rates = {(timing.mode, timing.target): timing.rate for timing in timings}
     for timing in timings:
-        rate = timing.rate
+        rate, compiled = timing.rate, rates.get((timing.mode, f"{timing.target}+compiled"))
         first = base.setdefault(timing.mode, rate and rate.median)
-        cells = ["out of memory", *[""] * (4 + memory)]
+        cells = ["out of memory", *[""] * (5 + memory)]
         if rate:
             ratio = "" if first is None else f"{rate.median / first:.2f}"
             peak = "not measured" if timing.megabytes is None else f"{timing.megabytes:.0f}"
             quartiles = f"{rate.lower:.1f} - {rate.upper:.1f}"
             cells = [f"{rate.median:.1f}", quartiles, ratio]
-            cells += [f"{timing.flops / 1e9:.2f}", f"{timing.of_peak:.2f}", *[peak] * memory]
+            cells += [f"{timing.flops / 1e9:.2f}", f"{timing.of_peak:.2f}"]
+            cells += [f"{compiled.median / rate.median:.2f}" if compiled else "", *[peak] * memory]
         rows.append([timing.mode, timing.target, timing.size, *cells])
-    header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", "GFLOPs", "of_peak"]
+    header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", "GFLOPs", "of_peak", "compiled"]
     header += ["memory (MB)"] * memory
     return markdown_table(header, rows)
 
