@@ -30,7 +30,7 @@ RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 WEIGHTS = "soft_plus_pico.tiles.safetensors"
 DEMO = '<div id="tiles-demo">'
-NO_DEMO = f"<p>This copy of the site has no demo: <code>mkdocs build</code> takes <code>{RUNTIME}</code> by npm.</p>"
+NO_DEMO = "<p>This copy of the site has no demo: install npm, and repeat <code>mkdocs build</code>.</p>"
 # Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
 
