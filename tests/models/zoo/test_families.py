@@ -65,16 +65,6 @@ def test_linear_windows(feat_size: tuple[int, int], window: int, size: tuple[int
     assert window_shift(feat_size, size, False) == 0
 
 
-@pytest.mark.parametrize("family", BODIES)
-def test_three_stages(family: str) -> None:
-    three = {name: value[:3] for name, value in SMALL[family][1].items() if isinstance(value, tuple)}
-    model = create(family, img_size=64, **three)
-    assert [info["reduction"] for info in model.feature_info] == [4, 8, 16]
-    assert model(images(1, 64, 48)).shape == (1, 7)
-    with pytest.raises(ValueError, match="num_heads"):
-        create(family, num_heads=(1, 3))
-
-
 def test_an_odd_map_is_padded_before_its_first_convolution() -> None:
     """The first convolution turns the padded strip into its bias; the next one sees that, not zeros."""
     torch.manual_seed(0)
