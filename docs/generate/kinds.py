@@ -44,8 +44,11 @@ def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
 
 
 def gym_means(path: Path) -> str:
-    """Return the table of `soft_vit.layers.choice.gym_scores` as CSV: means over the tasks that every attention has."""
-    scores = gym_scores(path)
+    """Return the table of `soft_vit.layers.choice.gym_scores` as CSV, of attentions tested in five or more tasks.
+
+    Scores are means over the tasks that all of them have.
+    """
+    scores = {kind: of_kind for kind, of_kind in gym_scores(path).items() if len(of_kind) >= 5}
     tasks = set.intersection(*(set(of_kind) for of_kind in scores.values()))
     means = {
         kind: statistics.mean(statistics.mean(of_kind[task]) for task in tasks) for kind, of_kind in scores.items()
