@@ -3,6 +3,7 @@
 gym            compare attentions on generated tasks
 claims         check claims of the field
 softmax        find softmax in the graph of each model
+timm           find softmax in every architecture of timm
 attentions     train a config once with each attention
 linearise      linearise frozen ViTs without labels, and measure what remains of them
 """
@@ -21,6 +22,7 @@ MODULES = {
     "gym": "studies.gym.command",
     "claims": "studies.claims.command",
     "softmax": "studies.softmax",
+    "timm": "studies.timm_models",
     "attentions": "studies.attentions",
     "linearise": "studies.linearise.command",
 }

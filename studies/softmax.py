@@ -178,7 +178,7 @@ def _softmax_of_graph(
         stage = _stage_of(re.sub(r"^L\['self'\]\.?", "", modules[-1][0]), stages)
         if "softmax" in target or "dot_product_attention" in target:
             args = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args]
-            found.append((stage, _rows(target, *args)))
+            found.append((stage, rows_of(target, *args)))
         elif target.startswith("aten.exp.") and _is_less_a_maximum(node.args[0]):
             written_out.add(stage)
     return found, written_out
@@ -198,7 +198,7 @@ def _is_less_a_maximum(node: torch.fx.Node) -> bool:
     return False
 
 
-def _rows(function: str, *args: Any) -> Rows:
+def rows_of(function: str, *args: Any) -> Rows:
     """Return the rows of a call: softmax of a tensor over an axis, or fused attention of queries and keys."""
     shape = list(args[0].shape)
     if "softmax" not in function:
@@ -217,9 +217,9 @@ class SoftmaxCalls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name in ("softmax", "log_softmax"):
-            self.found.append(_rows(name, args[0], kwargs.get("dim", args[-1])))
+            self.found.append(rows_of(name, args[0], kwargs.get("dim", args[-1])))
         elif name == "scaled_dot_product_attention":
-            self.found.append(_rows(name, *args[:2]))
+            self.found.append(rows_of(name, *args[:2]))
         return func(*args, **kwargs)
 
 

@@ -23,6 +23,8 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
+from studies.timm_models import models_page as timm_page
+from studies.timm_models import read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
@@ -49,6 +51,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
     "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
+    "docs/timm.md": lambda: timm_page(list(read_rows().values())),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""

@@ -114,6 +114,19 @@ def test_demo_answers_as_the_model(address, page, size):
     assert without <= 7
 
 
+def test_lengths_from_which_something_wins_sort_as_numbers(address, page):
+    page.set_viewport_size(DESK)
+    page.goto(f"{address}/kinds/")
+    header = page.get_by_role("button", name="N, inference")
+    header.click()
+    index = header.evaluate("button => button.closest('th').cellIndex")
+    cells = page.locator(f"table >> nth=0 >> tbody td:nth-child({index + 1})").all_inner_texts()
+    words = {"always": 0, "never": 1e9, "": 1e10}
+    lengths = [words[first] if first in words else float(first) for first in (cell.split(" ")[0] for cell in cells)]
+    assert lengths == sorted(lengths)
+    assert {0, 1e9} < set(lengths)
+
+
 def test_zoo_sorts_and_filters(address, page):
     page.set_viewport_size(DESK)
     page.goto(f"{address}/zoo_table/")
