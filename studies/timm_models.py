@@ -51,9 +51,9 @@ and what it normalises:
 | `rows of fixed length` | channels, branches, or a fixed number of keys |
 | `one row`, `16 rows` | a fixed number of rows over all tokens, as in pooling, or over tokens for each channel |
 
-Stages are those of timm's `feature_info`, numbered by resolution. `head` follows the last, and a model without stages is
-`model`. The *exponent of N* is that of products between activations, from the model's own size to twice that, N being
-the number of pixels. Attention as sums of elementwise products, as in SwiftFormer, has none.
+Stages are those of timm's `feature_info`, numbered by resolution. `head` follows the last, and a model without stages
+is `model`. The *exponent of N* is that of products between activations, from the model's own size to twice that, N
+being the number of pixels. Attention as sums of elementwise products, as in SwiftFormer, has none.
 
 {table}
 
