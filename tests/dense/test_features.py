@@ -65,19 +65,6 @@ def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
     torch.testing.assert_close(features(x)[-1], classifier.forward_intermediates(x, intermediates_only=True)[-1])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(model_name="soft_pico", no_such_option=1), "no_such_option"),
-        (dict(model_name="soft_pico", out_indices=(0, 9)), r"\(0, 9\)"),
-        (dict(model_name="soft_pico", pretrained=True, checkpoint_path="x.pth"), "x.pth"),
-    ],
-)
-def test_bad_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        TimmFeatures(**arguments)
-
-
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "local_vit_tiny_patch16"])
 def test_a_plain_vit_takes_images_of_any_size(name):
     features = TimmFeatures(name, depth=3, out_indices=(0, 2)).eval()

@@ -116,18 +116,6 @@ def test_report(kind: str) -> None:
     assert not {*report.kept, *report.new} - attention_parameters(model).keys()
 
 
-def test_what_is_dropped_and_new() -> None:
-    report = soft_vit.swap_attention(vit(), "soft", blocks=[-1])
-    attn = "blocks.1.attn."
-    assert report.dropped == [attn + "k.bias", attn + "k.weight"]
-    assert set(report.kept) == {
-        attn + name for name in ("q.weight", "q.bias", "v.weight", "v.bias", "proj.weight", "proj.bias")
-    }
-    assert {attn + "sample.weight", attn + "local.weight"} <= set(report.new)
-    # Global projections begin as the others, as published.
-    assert not soft_vit.swap_attention(vit(), "longformer").new
-
-
 @every_kind
 def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
     name, options = MODELS["EVA-02"]

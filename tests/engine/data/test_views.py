@@ -3,7 +3,7 @@
 import pytest
 from mmengine.config import Config
 
-from soft_vit.engine.data.views import View, class_names, set_view, timm_view, view_of_config
+from soft_vit.engine.data.views import View, set_view, timm_view, view_of_config
 
 
 def config(pipeline: list, **dataset) -> Config:
@@ -51,12 +51,3 @@ def test_view_of_timm_is_the_one_it_reports():
         timm_view({"input_size": (3, 224, 192)})
     with pytest.raises(ValueError, match="img_size"):
         view_of_config(config([]), None, 0.9)
-
-
-def test_names_come_from_the_first_that_has_them():
-    trained, recorded = [f"n{i}" for i in range(10)], tuple("abcdefghij")
-    assert class_names(10, trained, recorded) == trained
-    assert class_names(10, recorded=recorded) == list(recorded)
-    assert class_names(12, trained) == class_names(12) == [str(i) for i in range(12)]
-    imagenet = class_names(1000, recorded=["tench"])
-    assert (len(imagenet), imagenet[0], imagenet[999]) == (1000, "n01440764", "n15075141")
