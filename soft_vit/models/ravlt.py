@@ -118,12 +118,10 @@ class Block(nn.Module):
             nn.init.constant_(gamma, self.layer_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        feat_size = (x.shape[2], x.shape[3])
+        size = (x.shape[2], x.shape[3])
         x = x + self.pos(x)
-        mixed = tokens_to_map(self.attn(self.norm1(x), feat_size), feat_size)
-        x = torch.addcmul(x, self.gamma_1, self.drop_path(mixed))
-        hidden = tokens_to_map(self.ffn(self.norm2(x), feat_size), feat_size)
-        return torch.addcmul(x, self.gamma_2, self.drop_path(hidden))
+        x = torch.addcmul(x, self.gamma_1, self.drop_path(tokens_to_map(self.attn(self.norm1(x), size), size)))
+        return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
 
 
 class RAVLT(StagedModel):
