@@ -54,10 +54,16 @@ def switched_off(*layers: Attention) -> Iterator[None]:
             if hasattr(attn, "attend"):
                 stack.enter_context(replaced_attend(attn, _zero_attend(attn.attend)))
             else:
-                # Not linear in its values: everything that it mixes goes through its projection.
-                hook = attn.proj.register_forward_pre_hook(lambda projection, args: torch.zeros_like(args[0]))
-                stack.callback(hook.remove)
+                # Not linear in its values: everything that it mixes goes through its projection. A hook would not run
+                # where the weight of a plain layer is read.
+                stack.callback(setattr, attn, "proj", attn.proj)
+                attn.proj = nn.Sequential(_Zeros(), attn.proj)
         yield
+
+
+class _Zeros(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
 
 
 def _zero_attend(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
