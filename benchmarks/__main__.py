@@ -1,7 +1,7 @@
 """Measure speed and memory: python -m benchmarks COMMAND ...
 
-Every command prints a page. --out NAME writes it to NAME.md, and the figures of some commands to NAME.csv. The atlas,
-its models and the report of a GPU write into a folder after each part; the same command continues a stopped run.
+Every command prints a page. --out NAME writes it to NAME.md, and the figures of some commands to NAME.csv. The atlas
+and the report of a GPU write into a folder after each part; the same command continues a stopped run.
 benchmarks/README.md lists the command of each table that the documentation shows.
 """
 
@@ -27,7 +27,6 @@ COMMANDS = {
     "resolution": "benchmarks.resolution",
     "data": "benchmarks.data",
     "atlas": "benchmarks.atlas.measure",
-    "atlas-models": "benchmarks.atlas.models",
     "check": "benchmarks.atlas.check",
     "gpu": "benchmarks.gpu",
 }

@@ -1,18 +1,20 @@
 """Measure images per second and memory of timm models, in inference and training."""
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
+import timm
 import torch
 from torch import nn
 from tqdm import tqdm
 
 from benchmarks.memory import is_out_of_memory, unless_out_of_memory
-from benchmarks.registry import VARIANTS, ZOO, create_variant
+from benchmarks.published import published
+from benchmarks.registry import VARIANTS, create_variant
 from benchmarks.report import Report
 from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least, time_in_turn
 from soft_vit.cli import add_img_size_option
@@ -227,6 +229,23 @@ def models_table(timings: Sequence[Timing], memory: bool = False) -> str:
     return markdown_table(header, rows)
 
 
+def published_names(most: float, size: tuple[int, int]) -> list[str]:
+    """Return the models with a published accuracy, at most this many parameters, and no objection to the size (H, W).
+
+    Those of SOFT have `+capped`.
+    """
+    names = []
+    for name in published():
+        parameters = timm.create_model(name, device="meta").parameters()
+        if sum(parameter.numel() for parameter in parameters) <= most:
+            label = name + "+capped" * name.startswith("soft_")
+            model = create_variant(label, size, device="meta").eval()
+            with contextlib.suppress(AssertionError), torch.no_grad():
+                model(torch.empty(1, 3, *size, device="meta"))
+                names.append(label)
+    return names
+
+
 def batch(text: str) -> BatchSize:
     """Return a number, or `auto`."""
     return text if text == "auto" else int(text)
@@ -236,7 +255,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     variants = ", ".join(f"+{name}" for name in VARIANTS)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
-    what.add_argument("--zoo", action="store_true", help="each family, in turn with a softmax transformer of its size")
+    what.add_argument(
+        "--published", type=float, metavar="M", help="models with a published accuracy, up to M million parameters"
+    )
     parser.add_argument("--batch-size", type=batch, default=8, metavar="B", help="(default: 8); auto: the fastest")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
@@ -250,12 +271,10 @@ def run(args: argparse.Namespace) -> Report:
     options = dict(batch_size=args.batch_size, img_size=args.img_size)
     options |= dict(modes=args.modes, rounds=args.rounds, device=args.device, memory=args.memory)
     options["dtype"] = getattr(torch, args.dtype)
-    groups = [[first, *others] for first, others in ZOO.items()] if args.zoo else [args.models]
-    timings = [measure_models(names, **options) for names in groups]
-    tables = [models_table(group, args.memory) for group in timings]
-    if args.zoo:
-        tables = [f"## Relative to {names[0]}\n\n{table}" for names, table in zip(groups, tables, strict=True)]
-    for timing in chain(*timings) if args.profile else ():
+    names = args.models if args.published is None else published_names(args.published * 1e6, args.img_size)
+    timings = measure_models(names, **options)
+    tables = [models_table(timings, args.memory)]
+    for timing in timings if args.profile else ():
         if timing.seconds:
             model = create_variant(timing.target.partition(" (")[0], args.img_size).to(args.device)
             arguments = args.img_size, args.device, options["dtype"], timing.size
@@ -265,5 +284,5 @@ def run(args: argparse.Namespace) -> Report:
     words = f"{size}, {args.dtype}. Medians and quartiles over rounds, in which the models of a table take turns; each "
     words += "runs twice, and the second time counts. FLOPs are those of an image's forward, two for a multiply-add; "
     words += f"of_peak relates them, or three times as many in training, to a product of {PEAK_SIDE} x {PEAK_SIDE}."
-    rows = [row(timing) for group in timings for timing in group]
+    rows = [row(timing) for timing in timings]
     return Report("Speed of models", words, tables, rows, {"case": size, "dtype": args.dtype})

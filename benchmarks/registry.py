@@ -127,36 +127,3 @@ def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs:
     for variant in variants:
         model = VARIANTS[variant](model)
     return model
-
-
-ZOO: dict[str, tuple[str, ...]] = {
-    "swin_tiny_patch4_window7_224": (
-        "mlla_tiny",
-        "h_vittt_tiny",
-        "vssd_micro",
-        "inline_swin_tiny",
-        "pola_swin_tiny",
-        "flatten_swin_tiny",
-        "vig_h_tiny",
-    ),
-    "pvt_v2_b1": (
-        "inline_pvt_tiny",
-        "pola_pvt_tiny",
-        "flatten_pvt_tiny",
-        "flatten_pvt_v2_b1",
-        "ravlt_t",
-        "mavit_t",
-        "care_s2",
-    ),
-    "deit_tiny_patch16_224": ("vittt_tiny", "inline_deit_tiny", "wfm_tiny", "vig_tiny"),
-}
-"""Softmax transformers, each with models of other families of its architecture or size; PVTv2 for PVT, as in timm."""
-
-SMALLEST = (
-    *("deit_small_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b1"),
-    *("soft_tiny+capped", "soft_norm_tiny+capped", "soft_plus_tiny+capped", "flatten_pvt_tiny", "pola_pvt_tiny"),
-    *("inline_deit_tiny", "inline_pvt_tiny", "ravlt_t", "mavit_t", "mlla_tiny", "vittt_tiny", "h_vittt_tiny"),
-    *("wfm_tiny", "vssd_micro"),
-    *("care_s0", "vig_tiny", "vig_h_tiny"),
-)
-"""The smallest model of each family, after models with softmax attention of about their size."""

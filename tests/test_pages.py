@@ -75,7 +75,6 @@ ENDS_IN = {
     "python -m benchmarks memory": ("benchmarks.savings.measure_savings", {"plain": 1}),
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
-    "python -m benchmarks atlas-models": ("benchmarks.atlas.models.measure_cases", [[]]),
     "python -m benchmarks check": ("benchmarks.atlas.check.check", None),
     "python -m studies attentions": ("studies.attentions.compare_accuracy", [[]]),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
@@ -90,8 +89,9 @@ SCRIPTS = {
     r"tools/slurm_train.sh \S+ \S+ (\S+) (\S+)": r"python tools/train.py \1 --work-dir \2",
 }
 STARTED = [re.sub(script, program, command) for command in COMMANDS for script, program in SCRIPTS.items()]
-# CI runs pytest, ruff and mypy, and builds the site; tests of benchmarks run gpu_report.sh.
-RUN = [command for command in dict.fromkeys(STARTED) if re.match(r"python (?!-m venv)", command)]
+# CI runs pytest, ruff and mypy, and builds the site; tests of benchmarks run gpu_report.sh. The demo's export takes a
+# minute, and tests/docs/test_demo.py compares what it wrote.
+RUN = [command for command in dict.fromkeys(STARTED) if re.match(r"python (?!-m venv|-m docs.generate.demo)", command)]
 
 
 def beginning(table: Mapping[str, object], command: str) -> str:

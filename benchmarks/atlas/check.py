@@ -1,4 +1,4 @@
-"""Check a table of the atlas, or of its models, before it is submitted; exit code 1 if it has a mistake."""
+"""Check a table of the atlas before it is submitted; exit code 1 if it has a mistake."""
 
 import argparse
 import math
@@ -10,15 +10,14 @@ from benchmarks.atlas.table import STEADY, UNSTABLE, case_of, read_table, spread
 from benchmarks.timer import MODES
 from soft_vit.layers import attention_class
 
-NAME = r"(atlas|models_infer|models_train)-fp32-pt\d+-(cpu|gpu)-[a-z0-9_]+\.csv"
+NAME = r"atlas-fp32-pt\d+-(cpu|gpu)-[a-z0-9_]+\.csv"
 EXAMPLE = "atlas-fp32-pt2110-cpu-ryzen_9950x.csv"
 
 
 def check(path: Path) -> None:
     """Raise ValueError for the first mistake in a file, and FileNotFoundError without it."""
-    named = re.fullmatch(NAME, path.name)
-    if not named:
-        raise ValueError(f"FILE must be named such as {EXAMPLE} or models_infer-..., got {path.name}.")
+    if not re.fullmatch(NAME, path.name):
+        raise ValueError(f"FILE must be named such as {EXAMPLE}, got {path.name}.")
     rows = read_table(path).rows
     cases = Counter(map(case_of, rows))
     for row in rows:
@@ -30,10 +29,9 @@ def check(path: Path) -> None:
             raise ValueError(f"{case} must have the note {UNSTABLE}: its quartiles are {STEADY:.0%} apart, or more.")
         if row.mode not in MODES:
             raise ValueError(f"mode must be {' or '.join(MODES)}, got {row.mode}.")
-        if named[1] == "atlas":
-            attention_class(row.kind)
-            if math.isqrt(row.tokens) ** 2 != row.tokens:
-                raise ValueError(f"tokens must fill a square map, got {row.tokens}.")
+        attention_class(row.kind)
+        if math.isqrt(row.tokens) ** 2 != row.tokens:
+            raise ValueError(f"tokens must fill a square map, got {row.tokens}.")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -2,12 +2,11 @@
 
 import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from benchmarks.timer import Spread, machine_description
 from soft_vit.text_tables import csv_table
@@ -53,74 +52,17 @@ class AttentionRow:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ModelRow:
-    """One model in one mode at one size of images: images per second with quartiles, and counts.
-
-    Step times are milliseconds; parameters, multiply-adds and activations are millions, billions and millions.
-    """
-
-    CASE: ClassVar = ("model", "img_size", "form", "batch_size")
-    SPREADS: ClassVar = (("samples_per_sec", "lower", "upper"),)
-
-    model: str
-    mode: str
-    img_size: str
-    batch_size: int
-    form: str
-    samples_per_sec: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-    step_time: float | None = None
-    param_count: float | None = None
-    gmacs: float | None = None
-    macts: float | None = None
-    note: str = ""
-
-
-Row = AttentionRow | ModelRow
-
-
-def case_of(row: Row) -> tuple[str | int, ...]:
+def case_of(row: AttentionRow) -> tuple[str | int, ...]:
     """Return what a row measured."""
     return tuple(getattr(row, name) for name in row.CASE)
 
 
-def spreads_of(row: Row) -> list[Spread]:
+def spreads_of(row: AttentionRow) -> list[Spread]:
     """Return median and quartiles of each figure."""
     return [Spread(*(getattr(row, name) for name in names)) for names in row.SPREADS]
 
 
-class Format(NamedTuple):
-    """A type of file: the class of its rows, the field in each column, and fields that the file's type implies."""
-
-    row_type: type[Row]
-    columns: Mapping[str, str]
-    implied: Mapping[str, str]
-
-
-def _model_format(mode: str, prefix: str, names: str) -> Format:
-    columns = {name: name.removeprefix(prefix) for name in f"model,{names},form,lower,upper,note".split(",")}
-    return Format(ModelRow, columns, {"mode": mode})
-
-
-FORMATS = {
-    "atlas": Format(AttentionRow, {field.name: field.name for field in fields(AttentionRow)}, {}),
-    "models_infer": _model_format(
-        "inference",
-        "infer_",
-        "infer_img_size,infer_samples_per_sec,infer_step_time,infer_batch_size,param_count,infer_gmacs,infer_macts",
-    ),
-    "models_train": _model_format(
-        "training", "train_", "train_samples_per_sec,train_step_time,train_batch_size,train_img_size,param_count"
-    ),
-}
-"""Formats by the beginning of a file's name. Those of models have the columns of timm's benchmark results."""
-
-
-def format_of(path: Path) -> Format:
-    """Return the format of a file such as atlas.csv or models_infer-fp32-pt2110-cpu-ryzen_9950x.csv."""
-    return FORMATS[re.split("[-.]", path.name)[0]]
+COLUMNS = [field.name for field in fields(AttentionRow)]
 
 
 @dataclass(frozen=True)
@@ -130,7 +72,7 @@ class Table:
     machine: str
     date: str
     command: str
-    rows: Sequence[Row]
+    rows: Sequence[AttentionRow]
 
 
 HEAD = ("machine", "date", "command")
@@ -152,44 +94,40 @@ def open_table(path: Path, device: str, command: str) -> Table:
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write comments, columns, and figures of four digits, in the format of the file's name."""
-    columns = format_of(path).columns
+    """Write comments, columns, and figures of four digits."""
     head = "".join(f"# {name}: {getattr(table, name)}\n" for name in HEAD)
-    lines = [[getattr(row, name) for name in columns.values()] for row in table.rows]
+    lines = [[getattr(row, name) for name in COLUMNS] for row in table.rows]
     lines = [[f"{x:.4g}" if isinstance(x, float) else x for x in line] for line in lines]
-    write_atomically(path, (head + csv_table(list(columns), lines)).encode())
+    write_atomically(path, (head + csv_table(COLUMNS, lines)).encode())
 
 
 def read_table(path: Path) -> Table:
     """Read a table that `write_table` wrote. ValueError for the first mistake in another file."""
-    file_format = format_of(path)
     lines = path.read_text(encoding=ENCODING).splitlines()
     comments = [line[1:].strip().partition(": ") for line in lines if line.startswith("#")]
     head = {name: value.strip() for name, _, value in comments}
     if missing := [name for name in HEAD if not head.get(name)]:
         raise ValueError(f"{path} must begin with a line '# {missing[0]}: ...'.")
     date.fromisoformat(head["date"])
-    columns = list(file_format.columns)
     found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
-    if found != columns or not body:
-        raise ValueError(f"{path} must have rows with the columns {','.join(columns)}, got {','.join(found)}.")
-    rows, types = [], get_type_hints(file_format.row_type)
+    if found != COLUMNS or not body:
+        raise ValueError(f"{path} must have rows with the columns {','.join(COLUMNS)}, got {','.join(found)}.")
+    rows, types = [], get_type_hints(AttentionRow)
     for number, cells in enumerate(body, 1):
         try:
-            rows.append(_row(file_format, types, cells))
+            rows.append(_row(types, cells))
         except ValueError as error:
             raise ValueError(f"{path}, row {number}: {error}.") from error
     return Table(**{name: head[name] for name in HEAD}, rows=rows)
 
 
-def _row(file_format: Format, types: Mapping[str, Any], cells: Sequence[str]) -> Row:
-    names = list(file_format.columns.values())
-    if len(cells) != len(names):
-        raise ValueError(f"there must be {len(names)} cells, got {len(cells)}")
-    values = {name: _value(name, cell, types[name]) for name, cell in zip(names, cells, strict=True)}
+def _row(types: Mapping[str, Any], cells: Sequence[str]) -> AttentionRow:
+    if len(cells) != len(COLUMNS):
+        raise ValueError(f"there must be {len(COLUMNS)} cells, got {len(cells)}")
+    values = {name: _value(name, cell, types[name]) for name, cell in zip(COLUMNS, cells, strict=True)}
     if None in values.values() and not values["note"]:
         raise ValueError("the note must explain the missing figures")
-    row = file_format.row_type(**values, **file_format.implied)
+    row = AttentionRow(**values)
     for median, lower, upper in spreads_of(row):
         known = [x for x in (lower, median, upper) if x is not None]
         if known != sorted(known):
@@ -204,8 +142,8 @@ def _value(name: str, cell: str, hint: Any) -> Any:
     if not cell and type(None) in get_args(hint):
         return None
     value = (int if hint is int else float)(cell)
-    # An attention that was skipped has 0 rounds, and some layers 0 MB or 0 products.
-    may_be_zero = name in ("rounds", "megabytes", "gmacs")
+    # An attention that was skipped has 0 rounds, and some layers 0 MB.
+    may_be_zero = name in ("rounds", "megabytes")
     if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
         raise ValueError(f"{name} must be a positive number, got {cell}")
     return value

@@ -8,15 +8,16 @@ Models without a row in docs/zoo.csv are counted, which takes some seconds each.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.atlas.model_page import models_page
 from benchmarks.atlas.table import read_table
+from benchmarks.published import published
 from docs.generate.cost import cost_curves
 from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.places import places_table
+from docs.generate.scatter import read_rates, scatter, speed_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
-from docs.generate.zoo import COUNTED, atlas_rates, count_model, read_counts, zoo_table
+from docs.generate.zoo import COUNTED, count_model, read_counts, zoo_table
 from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import csv_table
@@ -29,6 +30,17 @@ from studies.timm_models import read_rows
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
 ENTRIES = load_index()
+SPEEDS = {
+    size: RESULTS / f"published_{size.replace(' ', '')}_cpu.csv" for size in ("224 x 224", "512 x 512", "800 x 1333")
+}
+README_MODELS = (
+    "soft_tiny",
+    "care_s2",
+    "mlla_tiny",
+    "pvt_v2_b1",
+    "deit_small_patch16_224",
+    "swin_tiny_patch4_window7_224",
+)
 
 
 def counts() -> dict[str, dict[str, str]]:
@@ -38,11 +50,8 @@ def counts() -> dict[str, dict[str, str]]:
 
 
 def models_table() -> str:
-    """Return the table of weights with the rates of the atlas."""
-    rates: dict[str, float] = {}
-    for path in RESULTS.glob("models_infer-*-cpu-epyc.csv"):
-        rates |= atlas_rates(read_table(path))
-    return zoo_table(ENTRIES, counts(), rates)
+    """Return the table of weights."""
+    return zoo_table(ENTRIES, counts(), read_rates(SPEEDS["224 x 224"]))
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -50,12 +59,15 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
-    "docs/atlas_models.md": lambda: models_page(RESULTS, "../benchmarks/results"),
     "docs/timm.md": lambda: timm_page(list(read_rows().values())),
+    "docs/images/scatter.svg": lambda: scatter(
+        {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
+    ),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""
 TABLES: dict[str, Callable[[], str]] = {
+    "README.md": lambda: speed_table(README_MODELS, SPEEDS, published()),
     "checkpoints/README.md": lambda: readme_table(ENTRIES),
     "docs/anywhere.md": kinds_table,
     "docs/choose.md": choices_table,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import timm
 
-from benchmarks.atlas.table import Table
 from docs.generate.papers import collection_of
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
@@ -50,20 +49,8 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
-def atlas_rates(table: Table) -> dict[str, float]:
-    """Return images per second by model, in eager inference on one image of 224 x 224, from a table of the atlas.
-
-    The bound of `+capped` has no effect at this size.
-    """
-    return {
-        row.model.removesuffix("+capped"): row.samples_per_sec
-        for row in table.rows
-        if (row.img_size, row.form, row.batch_size) == ("224", "eager", 1) and row.samples_per_sec
-    }
-
-
 def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
-    """Return a Markdown table with a row per entry."""
+    """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
     for entry in entries:

@@ -65,7 +65,8 @@ def study_runs(
     for seed, variant, task, kind in product(range(seeds), variants, tasks, kinds):
         options, keep = VARIANTS[variant]
         if variant == "plain" or kind not in PLAIN_ALONE:
-            runs.append(Run(task, f"{kind}:{options}" if options else kind, keep, seed, *steps))
+            name = f"{kind}:{options}" if options else kind
+            runs.append(Run(task, name, keep, seed, *steps, rate2=TASKS[task].rate))
             check_options(*parse_kind(runs[-1].kind))
     return runs
 
@@ -151,7 +152,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=f"(default: {' '.join(KINDS)})")
     parser.add_argument("--variants", nargs="+", default=["plain"], choices=list(VARIANTS), help="(default: plain)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
-    parser.add_argument("--steps", type=int, nargs=2, default=[250, 400], metavar="N", help="(default: 250 400)")
+    parser.add_argument("--steps", type=int, nargs=2, default=[400, 1200], metavar="N", help="(default: 400 1200)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")
     args = parser.parse_args(argv)

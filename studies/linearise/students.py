@@ -50,12 +50,12 @@ class Run:
     kind: str
     keep: int = 0
     seed: int = 0
-    steps1: int = 250
-    steps2: int = 400
+    steps1: int = 400
+    steps2: int = 1200
     images: int = 512
     batch_size: int = 8
     rate1: float = 1e-2
-    rate2: float = 3e-3
+    rate2: float = 1e-3
 
 
 def load_teacher(task: Task, path: Path) -> VisionTransformer:

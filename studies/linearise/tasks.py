@@ -32,8 +32,9 @@ class Sample(NamedTuple):
 class Task:
     """Questions with num_answers answers.
 
-    side: of the map in tokens, for students. overlaps: whether each token sees a window of two patches a side. tests:
-    number of images that judge. plan: of the teacher's training, as (side, steps, batch size).
+    side: of the map in tokens, for students. rate: highest one of the second phase, chosen for `performer`. overlaps:
+    whether each token sees a window of two patches a side. tests: number of images that judge. plan: of the teacher's
+    training, as (side, steps, batch size).
     """
 
     num_answers: ClassVar[int] = 8
@@ -44,6 +45,7 @@ class Task:
     side: ClassVar[int] = 12
     depth: ClassVar[int] = 6
     tests: ClassVar[int] = 128
+    rate: ClassVar[float] = 1e-3
     plan: ClassVar[tuple[tuple[int, int, int], ...]]
 
     def sample(self, seed: int, count: int, side: int) -> Sample:
@@ -106,6 +108,7 @@ class Tiles(Pictures):
     prefix = 1
     patch = 6
     overlaps = True
+    rate = 3e-3
     side = 4
     depth = 4
     tests = 512
