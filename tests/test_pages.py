@@ -49,6 +49,7 @@ OPTIONS = {
     "python tools/analysis/attention_health.py": "--num-images 10 --num-matrices 1",
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
     "python tools/analysis/visualize_attention.py": "--img-size 64",
+    "python -m benchmarks models --published": "--published 4",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
