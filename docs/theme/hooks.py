@@ -30,7 +30,7 @@ RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 WEIGHTS = "soft_plus_pico.tiles.safetensors"
 DEMO = '<div id="tiles-demo">'
-NO_DEMO = "<p>This copy of the site has no demo: install npm, and repeat <code>mkdocs build</code>.</p>"
+NO_DEMO = "<p>This copy of the site lacks its demo: install npm, and repeat <code>mkdocs build</code>.</p>"
 # Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
 
@@ -82,7 +82,7 @@ def runtime() -> dict[str, bytes]:
         try:
             subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
         except (OSError, subprocess.SubprocessError) as error:
-            log.info(f"The start page has no demo: {error}")
+            log.info(f"The start page lacks its demo: {error}")
             return {}
         with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
             return {name: archive.extractfile(f"package/dist/{name}").read() for name in RUNTIME_FILES}
