@@ -13,40 +13,31 @@ class Published(NamedTuple):
     source: str
 
 
-_OF_TIMM: dict[str, dict[str, tuple[float, str]]] = {
-    "softmax-free": {
-        "efficientvit_b1": (79.4, "2205.14756"),
-        "efficientvit_b2": (82.1, "2205.14756"),
-        "swiftformer_xs": (75.7, "2303.15446"),
-        "swiftformer_s": (78.5, "2303.15446"),
-        "swiftformer_l1": (80.9, "2303.15446"),
-        "swiftformer_l3": (83.0, "2303.15446"),
-        "poolformer_s12": (77.2, "2111.11418"),
-    },
-    "softmax": {
-        "deit_tiny_patch16_224": (72.2, "2012.12877"),
-        "deit_small_patch16_224": (79.8, "2012.12877"),
-        "swin_tiny_patch4_window7_224": (81.3, "2103.14030"),
-        "pvt_v2_b0": (70.5, "2106.13797"),
-        "pvt_v2_b1": (78.7, "2106.13797"),
-        "pvt_v2_b2": (82.0, "2106.13797"),
-        "xcit_tiny_12_p16_224": (77.1, "2106.09681"),
-    },
-    "convolutions": {
-        "resnet50": (80.4, "2110.00476"),
-        "convnext_tiny": (82.1, "2201.03545"),
-        "mambaout_tiny": (82.7, "2405.07992"),
-    },
+OF_TIMM = {
+    "efficientvit_b1": Published(79.4, "softmax-free", "2205.14756"),
+    "efficientvit_b2": Published(82.1, "softmax-free", "2205.14756"),
+    "swiftformer_xs": Published(75.7, "softmax-free", "2303.15446"),
+    "swiftformer_s": Published(78.5, "softmax-free", "2303.15446"),
+    "swiftformer_l1": Published(80.9, "softmax-free", "2303.15446"),
+    "swiftformer_l3": Published(83.0, "softmax-free", "2303.15446"),
+    "poolformer_s12": Published(77.2, "softmax-free", "2111.11418"),
+    "deit_tiny_patch16_224": Published(72.2, "softmax", "2012.12877"),
+    "deit_small_patch16_224": Published(79.8, "softmax", "2012.12877"),
+    "swin_tiny_patch4_window7_224": Published(81.3, "softmax", "2103.14030"),
+    "pvt_v2_b0": Published(70.5, "softmax", "2106.13797"),
+    "pvt_v2_b1": Published(78.7, "softmax", "2106.13797"),
+    "pvt_v2_b2": Published(82.0, "softmax", "2106.13797"),
+    "xcit_tiny_12_p16_224": Published(77.1, "softmax", "2106.09681"),
+    "resnet50": Published(80.4, "convolutions", "2110.00476"),
+    "convnext_tiny": Published(82.1, "convolutions", "2201.03545"),
+    "mambaout_tiny": Published(82.7, "convolutions", "2405.07992"),
 }
+"""Models of timm. Those of SwiftFormer learned from another model as well."""
 
 
 def published() -> dict[str, Published]:
     """Return the figures by model: timm's, and those of the index of weights, the first of each model."""
-    found = {
-        name: Published(top1, kind, source)
-        for kind, models in _OF_TIMM.items()
-        for name, (top1, source) in models.items()
-    }
+    found = dict(OF_TIMM)
     for entry in load_index():
         for metric in entry.metrics:
             if metric.name == "top-1" and metric.dataset.startswith("ImageNet-1k") and not entry.model.endswith("_384"):

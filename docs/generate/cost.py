@@ -1,19 +1,13 @@
-"""Plot the cost of a training step against the image size as SVG, from a measured table.
-
-The picture has its own background and follows the reader's colour scheme, so it is readable on any page.
-"""
+"""Plot the cost of a training step against the image size as SVG, from a measured table."""
 
 import math
 import re
 from pathlib import Path
 
-STYLE = """
-text{font:13px system-ui,sans-serif;fill:#1f2328} .s{font-size:11.5px;fill:#59636e} .b{font-size:15px;font-weight:600}
-.card{fill:#fff;stroke:#d1d9e0} .thin{fill:none;stroke:#d1d9e0}
-.q{fill:#0969da} .l{fill:#bc4c00} .q0{stroke:#0969da} .l0{stroke:#bc4c00}
-@media(prefers-color-scheme:dark){text{fill:#f0f6fc} .s{fill:#9198a1} .card{fill:#0d1117;stroke:#3d444d}
-.thin{stroke:#3d444d} .q{fill:#4493f8} .l{fill:#f0883e} .q0{stroke:#4493f8} .l0{stroke:#f0883e}}
-"""
+from docs.generate.svg import dot, picture, text
+
+# `q`: with a bound on the bottleneck tokens, `l`: without.
+COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
 # Sides of images in pixels, and the tokens of the first stage.
 SIDES = {224: 3136, 448: 12544, 896: 50176, 1792: 200704}
 
@@ -27,14 +21,6 @@ def measured(table: Path) -> dict[str, list[tuple[int, float, float | None]]]:
             seconds = float(columns[6]) if re.fullmatch(r"[\d.]+", columns[6]) else None
             forms.setdefault(columns[0], []).append((int(columns[2]), float(columns[3]), seconds))
     return {form: sorted(points) for form, points in forms.items()}
-
-
-def text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{style}" text-anchor="{anchor}">{words}</text>'
-
-
-def dot(x: float, y: float, style: str) -> str:
-    return f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
 
 
 def panel(left: float, title: str, unit: str, ends: tuple[float, float], curves: list[list[tuple[int, float]]]) -> str:
@@ -66,13 +52,10 @@ def cost_curves(table: Path) -> str:
     seconds = [[(tokens, time) for tokens, _, time in points if time is not None] for points in forms]
     memory = [[(tokens, megabytes / 1024) for tokens, megabytes, _ in points] for points in forms]
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 350" width="720" height="350" role="img">',
-        "<title>Cost of a training step of soft_tiny against the image size</title>",
-        f'<style>{STYLE}</style>\n<rect class="card" x=".5" y=".5" width="719" height="349" rx="8"/>',
         panel(64, "Time of a training step", "s", (0.1, 40), seconds),
         panel(412, "Memory of a training step", "GB", (0.05, 20), memory),
         dot(69, 326, "q") + text(80, 330, "max_bottleneck=(7, 7)"),
         dot(255, 326, "l") + text(266, 330, "as released: M grows with the image"),
         text(682, 330, "pixels of one image; soft_tiny", "s", "end"),
     ]
-    return "\n".join([*parts, "</svg>\n"])
+    return picture("Cost of a training step of soft_tiny against the image size", 720, 350, COLOURS, parts)

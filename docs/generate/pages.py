@@ -24,8 +24,7 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
-from studies.timm_models import models_page as timm_page
-from studies.timm_models import read_rows
+from studies.timm_models import models_page, read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
@@ -59,7 +58,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
-    "docs/timm.md": lambda: timm_page(list(read_rows().values())),
+    "docs/timm.md": lambda: models_page(list(read_rows().values())),
     "docs/images/scatter.svg": lambda: scatter(
         {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
     ),
