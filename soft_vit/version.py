@@ -1,2 +1,2 @@
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 """The release, of which `CITATION.cff` and `CHANGELOG.md` speak too."""
