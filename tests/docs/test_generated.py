@@ -5,8 +5,8 @@ from documents import ROOT
 
 from docs.generate.pages import PAGES, TABLES, generated
 
-# Seconds each: every layer is swapped into models, and every task is drawn.
-SLOW = ("docs/use.md", "docs/gym/tasks.md")
+# Every task is drawn, for seconds.
+SLOW = ("docs/gym/tasks.md",)
 
 
 @pytest.mark.parametrize(
