@@ -131,14 +131,14 @@ def _reason_to_skip(kind: str, tokens: int, megabytes: float | None, curve: Sequ
     return ""
 
 
-def build_attention(kind: str, side: int, head_dim: int, device: str | torch.device = "cpu") -> Attention:
+def build_attention(
+    kind: str, side: int, head_dim: int, device: str | torch.device = "cpu", **options: Any
+) -> Attention:
     """Build a kind for a map of side x side tokens, width 64, with the same number of reduced tokens on every map."""
     # As the stages of the pyramids at 224 pixels: 49 windows, at most 8 tokens wide.
     ratio = max(1, min(8, side // 7))
-    options = FIXED_TOKENS.get(kind, {})
-    return attention_class(kind)(
-        WIDTH, WIDTH // head_dim, feat_size=(side, side), sr_ratio=ratio, device=device, **options
-    )
+    options = {"sr_ratio": ratio, "device": device, **FIXED_TOKENS.get(kind, {}), **options}
+    return attention_class(kind)(WIDTH, WIDTH // head_dim, feat_size=(side, side), **options)
 
 
 def inference_step(attention: nn.Module, x: Tensor, feat_size: tuple[int, int]) -> None:

@@ -1,12 +1,14 @@
 """Claims about FLOPs, time and memory of single attentions, measured on a CPU."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.memory import LiveTensors, training_memory
+from benchmarks.atlas.measure import WIDTH, build_attention
+from benchmarks.memory import LiveTensors, step_memory
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS, PreNormBlock
 from soft_vit.layers.reversible import plain_streams, reversible_blocks
@@ -14,53 +16,34 @@ from soft_vit.ops.flops import flop_counter
 from studies.claims.matrices import SOFT
 from studies.claims.table import Finding, claim, seconds, verdict
 
-LINEAR_KINDS: dict[str, dict[str, Any]] = {
-    "soft": dict(sr_ratio=8, max_bottleneck=7),
-    "nystrom": dict(sr_ratio=8),
-    "linformer": {},
-    "performer": {},
-    "linear": {},
-}
+# Channels of a head; a layer has two heads.
+HEAD_DIM = 32
+LINEAR_KINDS = ("soft", "nystrom", "linformer", "performer", "linear")
 
 
-class OnMap(nn.Module):
-    """An attention of width 64 and two heads on a square map of tokens `[B, N, 64]`."""
+def megabytes(kind: str, side: int, fused: bool = True, **options: Any) -> float:
+    """Return the memory of a training step of one layer with one image, without the weights."""
 
-    def __init__(self, kind: str, side: int, device: Any = None, fused: bool = True, **options: Any) -> None:
-        super().__init__()
-        options = {"sr_ratio": 8, **options}
-        self.feat_size = (side, side)
-        self.attn = ATTENTIONS[kind](64, 2, feat_size=self.feat_size, device=device, **options)
-        self.attn.fused_attn = fused
+    def step(attention: nn.Module, x: Tensor) -> None:
+        attention.fused_attn = fused
+        attention.train()(x, (side, side)).sum().backward()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.attn(x, self.feat_size)
+    build = partial(build_attention, kind, side, HEAD_DIM, **options)
+    return step_memory(build, (1, side**2, WIDTH), "cpu", step) / 2**20
 
 
-def megabytes(kind: str, side: int, **options: Any) -> float:
-    """Return the memory of a training step with one image, without the weights."""
-
-    def build(device: Any = None) -> nn.Module:
-        return OnMap(kind, side, device, **options)
-
-    return training_memory(build, (1, side**2, 64), "cpu") / 2**20
-
-
-def megaflops(kind: str, side: int, **options: Any) -> float:
+def megaflops(kind: str, side: int) -> float:
     """Return the multiply-adds of inference in millions."""
     with torch.device("meta"), flop_counter() as counter:
-        OnMap(kind, side, "meta", **options).eval()(torch.empty(1, side**2, 64))
+        build_attention(kind, side, HEAD_DIM, "meta").eval()(torch.empty(1, side**2, WIDTH), (side, side))
     return counter.get_total_flops() / 2e6
 
 
-@claim(
-    10,
-    "Linear kinds cut FLOPs and memory at equal parameters, today against fused softmax attention too.",
-    f"{SOFT}, Table 2",
-)
+@claim(10, f"{SOFT}, Table 2")
 def linear_kinds_cost_less() -> Finding:
-    flops = {kind: megaflops(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
-    memory = {kind: megabytes(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
+    """Linear kinds cut FLOPs and memory at equal parameters, today against fused softmax attention too."""
+    flops = {kind: megaflops(kind, 56) for kind in LINEAR_KINDS}
+    memory = {kind: megabytes(kind, 56) for kind in LINEAR_KINDS}
     dense, fused, plain = megaflops("softmax", 56), megabytes("softmax", 56), megabytes("softmax", 56, fused=False)
     found = (
         f"One attention, width 64, N = 3,136: {dense:.0f} MFLOPs for softmax, {min(flops.values()):.0f} to "
@@ -71,19 +54,18 @@ def linear_kinds_cost_less() -> Finding:
     return Finding(verdict(max(memory.values()) < fused, cheaper), found)
 
 
-@claim(
-    12, "SOFT's inference is as fast as that of other linear kinds, its training a little slower.", f"{SOFT}, Table 2"
-)
+@claim(12, f"{SOFT}, Table 2")
 def speed() -> Finding:
+    """SOFT's inference is as fast as that of other linear kinds, its training a little slower."""
     torch.manual_seed(0)
     x = torch.randn(4, 3136, 64)
-    modules = {kind: OnMap(kind, 56, **options) for kind, options in LINEAR_KINDS.items()}
+    modules = {kind: build_attention(kind, 56, HEAD_DIM) for kind in LINEAR_KINDS}
 
     def infer(module: nn.Module) -> Callable[[], object]:
-        return torch.no_grad()(lambda: module.eval()(x))
+        return torch.no_grad()(lambda: module.eval()(x, (56, 56)))
 
     def train(module: nn.Module) -> Callable[[], object]:
-        return lambda: module.train()(x).sum().backward()
+        return lambda: module.train()(x, (56, 56)).sum().backward()
 
     inference = seconds({kind: infer(module) for kind, module in modules.items()})
     training = seconds({kind: train(module) for kind, module in modules.items()})
@@ -95,12 +77,15 @@ def speed() -> Finding:
     return Finding(verdict(fast and trains, fast or trains), found)
 
 
-@claim(13, "SOFT's memory grows linearly with the sequence, as released and at test resolution too.", f"{SOFT}, figure")
+@claim(13, f"{SOFT}, figure")
 def memory_growth() -> Finding:
-    """From 56 x 56 tokens, stage 1 at 224 pixels, to 224 x 224."""
+    """SOFT's memory grows linearly with the sequence, as released and at test resolution too.
+
+    From 56 x 56 tokens, stage 1 at 224 pixels, to 224 x 224.
+    """
     sides = (56, 112, 224)
     growth = {}
-    for name, options in (("released", {}), ("capped", dict(max_bottleneck=7))):
+    for name, options in (("released", dict(max_bottleneck=None)), ("capped", {})):
         memory = [megabytes("soft", side, **options) for side in sides]
         growth[name] = [
             log_log_slope([a**2, b**2], [x, y])
@@ -116,12 +101,10 @@ def memory_growth() -> Finding:
     return Finding(verdict(max(growth["released"]) < 1.1, True), found)
 
 
-@claim(
-    25,
-    "Reversible blocks and a chunked feed-forward save memory for the same result.",
-    "Reformer, arXiv 2001.04451",
-)
+@claim(25, "Reformer, arXiv 2001.04451")
 def reversible() -> Finding:
+    """Reversible blocks and a chunked feed-forward save memory for the same result."""
+
     def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the gradients of the input and of all weights, and the peak memory in megabytes."""
         torch.manual_seed(0)

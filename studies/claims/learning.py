@@ -87,8 +87,9 @@ def beats(a: Sequence[float], b: Sequence[float]) -> bool:
     return min(a) > max(b) + 0.01
 
 
-@claim(3, "Kernel attention that is not linearised hardly converges in training (depth, length).", SOFT)
+@claim(3, SOFT)
 def dense_kernel() -> Finding:
+    """Kernel attention that is not linearised hardly converges in training (depth, length)."""
     sizes = {"3 blocks": {}, "9 blocks": dict(depth=9), "144 tokens": dict(tokens=144)}
     dense, softmax = (
         {name: scores(kind, "recall", **size) for name, size in sizes.items()} for kind in ("gaussian", "softmax")
@@ -97,8 +98,9 @@ def dense_kernel() -> Finding:
     return Finding(share(beats(softmax[name], dense[name]) for name in sizes), text)
 
 
-@claim(4, "Low rank through bottleneck tokens mends that.", SOFT)
+@claim(4, SOFT)
 def low_rank() -> Finding:
+    """Low rank through bottleneck tokens mends that."""
     found = {
         "dense": scores("gaussian", "recall"),
         "low rank, convolved tokens (as released)": scores("soft", "recall"),
@@ -111,14 +113,16 @@ def low_rank() -> Finding:
     )
 
 
-@claim(6, "Sampling by convolution is better than average pooling (ImageNet: 79.3 both).", SOFT)
+@claim(6, SOFT)
 def sampling() -> Finding:
+    """Sampling by convolution is better than average pooling (ImageNet: 79.3 both)."""
     found = on_both(convolution=("soft", dict(sampling="conv")), average=("soft", dict(sampling="avg")))
     return Finding(share(beats(of["convolution"], of["average"]) for of in found.values()), listed_by_task(found))
 
 
-@claim(7, "36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum.", SOFT)
+@claim(7, SOFT)
 def number_of_tokens() -> Finding:
+    """36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum."""
     found = {
         f"{side**2}": scores("soft", "rank", tokens=324, sampling="avg", max_bottleneck=side)
         for side in (2, 6, 7, 8, 9)
@@ -129,9 +133,12 @@ def number_of_tokens() -> Finding:
     return Finding(verdict(max(means) - min(means) <= max(spread, 0.02)), text)
 
 
-@claim(11, "SOFT is the most accurate of the linear kinds.", f"{SOFT}, Table 2")
+@claim(11, f"{SOFT}, Table 2")
 def most_accurate() -> Finding:
-    """Compare on the gym, not on ImageNet."""
+    """SOFT is the most accurate of the linear kinds.
+
+    Compare on the gym, not on ImageNet.
+    """
     found = {kind: [mean(scores(kind, task)) for task in ("recall", "rank")] for kind in ("soft", *OTHERS)}
     text = "Mean over seeds on recall and rank: "
     text += ", ".join(f"{kind} {'/'.join(f'{100 * value:.0f}' for value in values)}" for kind, values in found.items())
@@ -139,27 +146,30 @@ def most_accurate() -> Finding:
     return Finding(verdict(best), f"{text}. The paper's table needs ImageNet.")
 
 
-@claim(15, "On long-range tasks (LRA) SOFT is ahead of other linear kinds.", SOFT_NORM)
+@claim(15, SOFT_NORM)
 def long_range() -> Finding:
-    """Compare on nested lists of the gym, with 128 tokens."""
+    """On long-range tasks (LRA) SOFT is ahead of other linear kinds.
+
+    Compare on nested lists of the gym, with 128 tokens.
+    """
     found = {kind: scores(kind, "listops") for kind in ("soft", "nystrom", "linformer", "linear")}
     ahead = [beats(found["soft"], found[kind]) for kind in found if kind != "soft"]
     return Finding(share(ahead), f"Nested lists, 128 tokens: {listed(found)}. Only this task of LRA's, small.")
 
 
-@claim(20, "Random features lose no accuracy.", "Performer, arXiv 2009.14794")
+@claim(20, "Performer, arXiv 2009.14794")
 def random_features_learn() -> Finding:
+    """Random features lose no accuracy."""
     found = on_both("softmax", "performer")
     return Finding(share(not beats(of["softmax"], of["performer"]) for of in found.values()), listed_by_task(found))
 
 
-@claim(
-    21,
-    "Softmax attention is of low rank: 128 of 512 singular values hold nearly all, more so in deeper layers.",
-    "Linformer, arXiv 2006.04768",
-)
+@claim(21, "Linformer, arXiv 2006.04768")
 def low_rank_of_softmax() -> Finding:
-    """Measure the first quarter of the singular values by layer, in trained models."""
+    """Softmax attention is of low rank: 128 of 512 singular values hold nearly all, more so in deeper layers.
+
+    Measure the first quarter of the singular values by layer, in trained models.
+    """
     shares = {}
     for task in ("recall", "rank"):
         model = trained("softmax", task, 0)[1].eval()
@@ -175,8 +185,9 @@ def low_rank_of_softmax() -> Finding:
     return Finding(share(parts), f"{text}.")
 
 
-@claim(23, "Nystroemformer is deterministic and as good as Performer.", "arXiv 2102.03902")
+@claim(23, "arXiv 2102.03902")
 def nystrom() -> Finding:
+    """Nystroemformer is deterministic and as good as Performer."""
     torch.manual_seed(0)
     x, changes = torch.randn(1, 64, 64), {}
     for kind in ("nystrom", "performer"):
@@ -195,8 +206,9 @@ def nystrom() -> Finding:
     return Finding(verdict(changes["nystrom"] == 0 and not worse, True), text)
 
 
-@claim(26, "Dense and random Synthesizers do about as well as dot products, and transfer worse.", "arXiv 2005.00743")
+@claim(26, "arXiv 2005.00743")
 def synthesizers() -> Finding:
+    """Dense and random Synthesizers do about as well as dot products, and transfer worse."""
     ways = {way: ("synthesizer", dict(scores=way)) for way in ("dense", "random")}
     found = on_both("softmax", **ways)
     by_content, by_place = (not any(beats(of["softmax"], of[way]) for way in ways) for of in found.values())
@@ -204,12 +216,9 @@ def synthesizers() -> Finding:
     return Finding(share([by_content, by_place]), f"{listed_by_task(found)}{text} Transfer was not tried.")
 
 
-@claim(
-    27,
-    "Local plus atrous attention keeps what tasks need: near dense, far sparse.",
-    "Sparse Transformer, arXiv 1904.10509",
-)
+@claim(27, "Sparse Transformer, arXiv 1904.10509")
 def sparse() -> Finding:
+    """Local plus atrous attention keeps what tasks need: near dense, far sparse."""
     found = on_both("softmax", "sparse", local=("local", dict(kernel_size=3)), atrous=("atrous", dict(dilation=2)))
     return Finding(share(not beats(of["softmax"], of["sparse"]) for of in found.values()), listed_by_task(found))
 
@@ -229,13 +238,12 @@ class GatedModel(GymModel):
         return self.head(self.norm(x))
 
 
-@claim(
-    28,
-    "One gated attention unit does the work of attention and feed-forward at equal parameters.",
-    "FLASH, arXiv 2202.10447",
-)
+@claim(28, "FLASH, arXiv 2202.10447")
 def gated_units() -> Finding:
-    """Compare six units with three blocks."""
+    """One gated attention unit does the work of attention and feed-forward at equal parameters.
+
+    Compare six units with three blocks.
+    """
     found, sizes = {}, {}
     for task in ("recall", "rank"):
         values = []
@@ -251,13 +259,12 @@ def gated_units() -> Finding:
     return Finding(share(not beats(of["blocks"], of["units"]) for of in found.values()), text)
 
 
-@claim(
-    30,
-    "Softmax with one more in the denominator lets a head attend to nothing and tames outliers.",
-    "Miller, Attention is off by one, 2023",
-)
+@claim(30, "Miller, Attention is off by one, 2023")
 def softmax_one() -> Finding:
-    """Compare row sums at very negative scores, and the largest activation after the last block over the deviation."""
+    """Softmax with one more in the denominator lets a head attend to nothing and tames outliers.
+
+    Compare row sums at very negative scores, and the largest activation after the last block over the deviation.
+    """
     sums, peaks = {}, {}
     for kind in ("softmax", "softmax_one"):
         attn = ATTENTIONS[kind](64, 2, feat_size=(8, 8))
@@ -287,13 +294,15 @@ def _outlier(model: GymModel) -> float:
     return float(x.abs().max() / x.std())
 
 
-@claim(35, "Linear attention sometimes beats softmax on a task (implicit regularisation).", "folklore")
+@claim(35, "folklore")
 def linear_wins() -> Finding:
+    """Linear attention sometimes beats softmax on a task (implicit regularisation)."""
     found = on_both("softmax", "linear")
     wins = any(beats(of["linear"], of["softmax"]) for of in found.values())
     return Finding(verdict(wins), listed_by_task(found))
 
 
-@claim(14, "Longer sequences at equal cost pay: more tokens, better accuracy.", SOFT)
+@claim(14, SOFT)
 def longer_sequences() -> Finding:
+    """Longer sequences at equal cost pay: more tokens, better accuracy."""
     return Finding("not tested", "Needs ImageNet: patches of several sizes at the same FLOPs.")

@@ -75,8 +75,9 @@ def relative_error(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-@claim(1, "SOFT's matrix is symmetric, its entries lie in [0, 1], the diagonal is 1.", SOFT)
+@claim(1, SOFT)
 def gaussian_entries() -> Finding:
+    """SOFT's matrix is symmetric, its entries lie in [0, 1], the diagonal is 1."""
     q = soft_queries(16)
     kernel, low_rank = self_gaussian_kernel(q), soft_matrix(q, pooled(q, 16, 7))
     exact = torch.allclose(kernel, kernel.mT, rtol=1e-12) and bool((kernel.diagonal() == 1).all()) and kernel.min() >= 0
@@ -90,8 +91,9 @@ def gaussian_entries() -> Finding:
     return Finding(verdict(exact and of_form, exact), found)
 
 
-@claim(2, "The matrix is positive semidefinite, and the Nystroem form keeps this.", SOFT)
+@claim(2, SOFT)
 def semidefinite() -> Finding:
+    """The matrix is positive semidefinite, and the Nystroem form keeps this."""
     q = soft_queries(16)
     bottleneck = pooled(q, 16, 7)
     forms = {
@@ -108,9 +110,12 @@ def semidefinite() -> Finding:
     return Finding(verdict(min(lowest.values()) > -1e-9), found)
 
 
-@claim(5, "Random sampling of bottleneck tokens is sensitive to their number.", SOFT)
+@claim(5, SOFT)
 def random_sampling() -> Finding:
-    """Compare errors of the low-rank form, without training."""
+    """Random sampling of bottleneck tokens is sensitive to their number.
+
+    Compare errors of the low-rank form, without training.
+    """
     errors = {(kind, grid): [] for kind in ("random", "pooled") for grid in (4, 8)}
     for seed, grid in product(range(10), (4, 8)):
         q = soft_queries(16, seed)
@@ -130,9 +135,12 @@ def random_sampling() -> Finding:
     return Finding(verdict(sensitive), found)
 
 
-@claim(8, "Newton-Raphson converges to the Moore-Penrose inverse.", SOFT)
+@claim(8, SOFT)
 def newton_converges() -> Finding:
-    """Invert kernel matrices of 49 tokens, from distant to nearly equal ones, without ridge, in float64."""
+    """Newton-Raphson converges to the Moore-Penrose inverse.
+
+    Invert kernel matrices of 49 tokens, from distant to nearly equal ones, without ridge, in float64.
+    """
     q = pooled(soft_queries(21), 21, 7)
     converged, failed, error = 0.0, math.inf, 0.0
     for scale in torch.logspace(1, -1.5, 60, dtype=torch.float64):
@@ -153,9 +161,12 @@ def newton_converges() -> Finding:
     return Finding("holds in part", found)
 
 
-@claim(9, "SVD is unfit for training on accelerators, Newton's iteration is not.", SOFT)
+@claim(9, SOFT)
 def inverses_in_training() -> Finding:
-    """Time forward and backward on a CPU, and take gradients at equal singular values, as of distant tokens."""
+    """SVD is unfit for training on accelerators, Newton's iteration is not.
+
+    Time forward and backward on a CPU, and take gradients at equal singular values, as of distant tokens.
+    """
     far, near = 100 * torch.eye(49, 64)[None], torch.randn(64, 49, 64, generator=torch.Generator().manual_seed(0))
 
     def by_svd(a: Tensor) -> Tensor:
@@ -183,8 +194,9 @@ def inverses_in_training() -> Finding:
     return Finding(verdict(False, not finite["SVD"] and finite["Newton"] and finite["Cholesky"]), found)
 
 
-@claim(16, "Normalising makes the spectrum, and the transfer to detection, better behaved.", SOFT_NORM)
+@claim(16, SOFT_NORM)
 def spectra() -> Finding:
+    """Normalising makes the spectrum, and the transfer to detection, better behaved."""
     plain, normal = [], []
     for side in (14, 28):
         q = soft_queries(side)
@@ -199,8 +211,9 @@ def spectra() -> Finding:
     return Finding(verdict(False, normal[1] < plain[1]), found)
 
 
-@claim(17, "Without softmax, (Q K^T) V = Q (K^T V): exact, linear in N.", LINEAR)
+@claim(17, LINEAR)
 def associativity() -> Finding:
+    """Without softmax, (Q K^T) V = Q (K^T V): exact, linear in N."""
     error, counts = 0.0, []
     for tokens in (512, 1024, 2048):
         torch.manual_seed(0)
@@ -214,13 +227,11 @@ def associativity() -> Finding:
     return Finding(verdict(error < 1e-12 and slope < 1.05), found)
 
 
-@claim(
-    18,
-    "With elu + 1 the causal form is an RNN: recurrence, running sums and pairs agree; running sums are the fastest "
-    "and take the most memory.",
-    LINEAR,
-)
+@claim(18, LINEAR)
 def causal_forms() -> Finding:
+    """With elu + 1 the causal form is an RNN: recurrence, running sums and pairs agree; running sums are the fastest
+    and take the most memory.
+    """
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 4, 1024, 32, dtype=torch.float64)
     q, k = elu_features(q), elu_features(k)
@@ -254,13 +265,11 @@ def causal_forms() -> Finding:
     return Finding(verdict(exact and extremes == ("running sums", "running sums"), exact), found)
 
 
-@claim(
-    19,
-    "Random features approximate softmax attention without bias; the error falls with their number; orthogonal ones "
-    "err less.",
-    "Performer, arXiv 2009.14794",
-)
+@claim(19, "Performer, arXiv 2009.14794")
 def random_features() -> Finding:
+    """Random features approximate softmax attention without bias; the error falls with their number; orthogonal ones
+    err less.
+    """
     torch.manual_seed(0)
     D, draws = 16, 2000
     q, k = F.normalize(torch.randn(2, 24, D), dim=-1) * 1.2
@@ -291,13 +300,12 @@ def random_features() -> Finding:
     return Finding(verdict(holds), found)
 
 
-@claim(
-    22,
-    "Projecting keys and values to k tokens keeps the result, with k independent of N (Johnson-Lindenstrauss).",
-    "Linformer, arXiv 2006.04768",
-)
+@claim(22, "Linformer, arXiv 2006.04768")
 def projected_tokens() -> Finding:
-    """Use random projections, as the proof does. Learned projections may do better."""
+    """Projecting keys and values to k tokens keeps the result, with k independent of N (Johnson-Lindenstrauss).
+
+    Use random projections, as the proof does. Learned projections may do better.
+    """
     products, used = [], []
     for side in (16, 32, 64):
         torch.manual_seed(0)
@@ -319,8 +327,9 @@ def projected_tokens() -> Finding:
     return Finding(verdict(flat and close, flat), found)
 
 
-@claim(24, "Near vectors share an LSH bucket; more rounds of hashing miss less.", "Reformer, arXiv 2001.04451")
+@claim(24, "Reformer, arXiv 2001.04451")
 def hashing() -> Finding:
+    """Near vectors share an LSH bucket; more rounds of hashing miss less."""
     torch.manual_seed(0)
     x = F.normalize(torch.randn(2000, 32), dim=-1)
     other = F.normalize(torch.randn(2000, 32), dim=-1)
@@ -340,8 +349,9 @@ def hashing() -> Finding:
     return Finding(verdict(rates[0.95] > rates[0.7] > rates[0.0] and falls), found)
 
 
-@claim(29, "Quantising the keys makes softmax attention linear in N, exactly.", "Transformer-VQ, arXiv 2309.16354")
+@claim(29, "Transformer-VQ, arXiv 2309.16354")
 def quantised_keys() -> Finding:
+    """Quantising the keys makes softmax attention linear in N, exactly."""
     torch.manual_seed(0)
     codebook, error, lost, counts = torch.randn(2, 16, 32, dtype=torch.float64), 0.0, 0.0, []
     for side in (16, 32):
@@ -360,9 +370,12 @@ def quantised_keys() -> Finding:
     return Finding(verdict(error < 1e-12 and slope < 1.05), text)
 
 
-@claim(31, "Attention with relative positions can express a convolution.", "arXiv 1911.03584")
+@claim(31, "arXiv 1911.03584")
 def convolution() -> Finding:
-    """Use nine heads with scores `-a |place - query - shift|^2`, one for each shift of a 3 x 3 kernel."""
+    """Attention with relative positions can express a convolution.
+
+    Use nine heads with scores `-a |place - query - shift|^2`, one for each shift of a 3 x 3 kernel.
+    """
     torch.manual_seed(0)
     side, C = 12, 8
     image, kernel = torch.randn(1, C, side, side, dtype=torch.float64), torch.randn(C, C, 3, 3, dtype=torch.float64)
@@ -381,9 +394,12 @@ def convolution() -> Finding:
     return Finding(verdict(errors[16] < 1e-6), f"{found}. At the border they differ.")
 
 
-@claim(32, "Linear attention suffers from low rank; a rank-augmenting weight on keys mends it.", "arXiv 2411.07635")
+@claim(32, "arXiv 2411.07635")
 def rank_of_linear() -> Finding:
-    """The weight is `N softmax(mean query . key / sqrt(D))`, as in the paper."""
+    """Linear attention suffers from low rank; a rank-augmenting weight on keys mends it.
+
+    The weight is `N softmax(mean query . key / sqrt(D))`, as in the paper.
+    """
     torch.manual_seed(0)
     x = smooth_tokens(16)
     q, k, v = (x @ torch.randn(32, 32, dtype=x.dtype) * 32**-0.5 for _ in range(3))
@@ -407,9 +423,12 @@ def rank_of_linear() -> Finding:
     return Finding(verdict(low and mends, low), found)
 
 
-@claim(33, "Linear attention neglects the query's magnitude; scaling mends it.", "MALA, ICCV 2025")
+@claim(33, "MALA, ICCV 2025")
 def magnitude() -> Finding:
-    """The weights are `(1 + 1/s) q k - s / N`, where s is the sum of `q k` over the keys, as in the paper."""
+    """Linear attention neglects the query's magnitude; scaling mends it.
+
+    The weights are `(1 + 1/s) q k - s / N`, where s is the sum of `q k` over the keys, as in the paper.
+    """
     torch.manual_seed(0)
     q, k = torch.randn(2, 128, 32, dtype=torch.float64)
 
@@ -430,8 +449,9 @@ def magnitude() -> Finding:
     return Finding(verdict(holds), found)
 
 
-@claim(34, "Injectivity and local bias separate softmax from linear attention.", "arXiv 2412.06590")
+@claim(34, "arXiv 2412.06590")
 def injectivity() -> Finding:
+    """Injectivity and local bias separate softmax from linear attention."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 128, 32, dtype=torch.float64)
 

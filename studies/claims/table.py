@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from inspect import cleandoc
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -47,10 +48,11 @@ CLAIMS: dict[int, Claim] = {}
 """The claims by number. `claim` adds to it."""
 
 
-def claim(number: int, text: str, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
-    """Decorate the check of a claim, and add the claim to `CLAIMS`."""
+def claim(number: int, source: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
+    """Decorate the check of a claim, the first paragraph of its docstring, and add the claim to `CLAIMS`."""
 
     def enter(check: Callable[[], Finding]) -> Callable[[], Finding]:
+        text = cleandoc(check.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
         CLAIMS[number] = Claim(number, text, source, check)
         return check
 
