@@ -43,7 +43,8 @@ of the final ones. Errors are as in `relative_error`.
 class Run:
     """A student of a task's teacher: its kind with options, as `parse_kind` reads it; keep: blocks that keep softmax.
 
-    steps1, steps2, rate1, rate2: steps and learning rates of the two phases. images: number of unlabelled images.
+    steps1, steps2, rate1, rate2: steps and learning rates of the two phases. images: number of unlabelled images,
+    or all that the task has.
     """
 
     task: str
@@ -52,7 +53,7 @@ class Run:
     seed: int = 0
     steps1: int = 400
     steps2: int = 1200
-    images: int = 512
+    images: int = 4096
     batch_size: int = 8
     rate1: float = 1e-2
     rate2: float = 1e-3
@@ -141,7 +142,7 @@ def linearise(run: Run, judge: Judge) -> Result:
     began, task = time.process_time(), judge.task
     pool = task.sample(run.seed + 10**5, run.images, task.side).images
     order = torch.from_numpy(
-        np.random.default_rng(run.seed).integers(run.images, size=(run.steps1 + run.steps2, run.batch_size))
+        np.random.default_rng(run.seed).integers(len(pool), size=(run.steps1 + run.steps2, run.batch_size))
     )
     sides, rates = (task.side * task.patch,), (run.rate1, run.rate2)
     plan = Plan((run.steps1, run.steps2, 0), sides, run.batch_size, rates, seed=run.seed)
