@@ -1,11 +1,15 @@
 """Build the site's pages from the repository's own files, so that their links work on both, and add the API.
 
 MkDocs knows each file by its path in the repository. Pages of docs/ are served at the root of the site. Files outside
-of docs/ to which they link are served under repository/, and programs as plain text. The API has a page per package
-with each name in an `__all__`, and where modules have none, each documented name without an underscore. A name in an
-`__all__` without a docstring, or one that is missing on its page, fails a strict build.
+of docs/ to which they link are served under repository/, and programs as plain text. The tutorial's page shows its
+notebook's cells and outputs. The API has a page per package with each name in an `__all__`, and where modules have
+none, each documented name without an underscore. A name in an `__all__` without a docstring, or one that is missing on
+its page, fails a strict build.
 """
 
+import base64
+import itertools
+import json
 import logging
 import re
 import shutil
@@ -30,6 +34,7 @@ RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 WEIGHTS = "soft_plus_pico.tiles.safetensors"
 DEMO = '<div id="tiles-demo">'
+NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 NO_DEMO = "<p>This copy of the site lacks its demo: install npm, and repeat <code>mkdocs build</code>.</p>"
 # Strict builds fail on its warnings.
 log = logging.getLogger("mkdocs.hooks.api")
@@ -71,7 +76,33 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, content in runtime().items():
         files.append(File.generated(config, f"demo/{name}", content=content))
     files.append(File.generated(config, f"demo/{WEIGHTS}", abs_src_path=str(ROOT / "checkpoints" / WEIGHTS)))
+    for name, content in tutorial().items():
+        files.append(File.generated(config, name, content=content))
     return files
+
+
+def tutorial() -> dict[str, str | bytes]:
+    """Return the tutorial's page and its pictures by path, from the notebook and its recorded outputs."""
+    parts, pictures = [], {}
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            lines = "".join(output.get("text", ())).splitlines()
+            for is_table, group in itertools.groupby(lines, lambda line: line.startswith("|")):
+                text = "\n".join(group)
+                parts.append(text if is_table else f"```text\n{text}\n```")
+            if "image/png" in output.get("data", {}):
+                name = f"tutorial_{len(pictures)}.png"
+                pictures[name] = base64.b64decode(output["data"]["image/png"])
+                parts.append(f"![Where a token looks]({name})")
+    return {"tutorial.md": "\n\n".join(parts), **pictures}
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Link to the tutorial's page instead of its notebook."""
+    folders = page.file.src_uri.count("/")
+    return re.sub(r"\]\([\w./]*tutorial\.ipynb\)", f"]({'../' * folders}tutorial.md)", markdown)
 
 
 @cache
