@@ -96,7 +96,7 @@ def crossover(cost: Cost, quantity: int) -> str:
     ahead = [size for size in cost if cost[size]["student"][quantity] < cost[size]["teacher"][quantity]]
     behind = max((size for size in cost if size not in ahead), default=0)
     first = min((size for size in ahead if size > behind), default=None)
-    return f"from {first} pixels on" if first else f"at no size up to {max(cost)} pixels"
+    return f"at {first} pixels and above" if first else f"at no size up to {max(cost)} pixels"
 
 
 @torch.no_grad()
@@ -148,17 +148,18 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
         f"{', '.join(map(str, run.plan.steps))} steps of {run.plan.batch_size} images of "
         f"{', '.join(map(str, run.plan.sizes))} pixels.",
         f"```bash\n{command}\n```",
-        "## Errors\nOf the final tokens: the squared error by the variance of the teacher's plus one minus the cosine, "
-        "where prefix tokens weigh one half; the mean cosine; and the share of the five nearest images that both have.",
+        "## Errors\nOf the final tokens. `error`: squared error over the variance of the teacher's, plus one minus the "
+        "cosine; prefix tokens weigh one half. `cosine`: its mean. `agreement`: the share of the five nearest images "
+        "that teacher and student have in common.",
         markdown_table(["after", *MEASURES], whole),
-        "Of each attention, on the tokens that the teacher's receives: the squared error by the variance.",
+        "Of each attention, on the tokens that the teacher gives it: squared error over the variance.",
         markdown_table(["block", *phases], by_block),
         *softmax,
-        f"## Features\nOf the largest squares of {min(COMPARED, count)} images. Pictures: principal components of the "
-        "patch tokens, with the teacher's directions, and the cosine of both.",
+        f"## Features\nOf {min(COMPARED, count)} images, cut to squares. The picture shows principal components of the "
+        "teacher's patch tokens, those of the student in the same directions, and the cosine of both.",
         markdown_table(["pixels", "tokens", *MEASURES], rows),
         "![Features of teacher and student at three sizes](features.png)",
-        f"## Cost\nA forward of one image, {machine}, {platform.machine()}, torch {torch.__version__}, timm "
+        f"## Cost\nA forward pass of one image, {machine}, {platform.machine()}, torch {torch.__version__}, timm "
         f"{timm.__version__}. The student takes less time {crossover(cost, 0)}, and less memory {crossover(cost, 1)}.",
         markdown_table(["pixels", "teacher (ms)", "student (ms)", "teacher (MiB)", "student (MiB)"], costs),
         "![Errors of attentions by phase, time and memory by size](curves.png)\n",
