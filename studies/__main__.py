@@ -2,7 +2,7 @@
 
 gym            compare attentions on generated tasks
 claims         check claims of the field
-softmax        find softmax in the graph of each model
+softmax        find softmax in each stage of each model
 timm           find softmax in every architecture of timm
 attentions     train a config once with each attention
 linearise      linearise frozen ViTs without labels, and measure what remains of them

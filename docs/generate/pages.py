@@ -5,6 +5,7 @@ python -m docs.generate
 Models without a row in docs/zoo.csv are counted, which takes some seconds each. Delete a row to count its model again.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
-from studies.timm_models import models_page, read_rows
+from studies.timm_models import models_tables, read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
@@ -58,38 +59,38 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
     "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
-    "docs/timm.md": lambda: models_page(list(read_rows().values())),
     "docs/images/scatter.svg": lambda: scatter(
         {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
     ),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""
-TABLES: dict[str, Callable[[], str]] = {
-    "README.md": lambda: speed_table(README_MODELS, SPEEDS, published()),
-    "checkpoints/README.md": lambda: readme_table(ENTRIES),
-    "docs/anywhere.md": kinds_table,
-    "docs/choose.md": choices_table,
-    "docs/claims.md": lambda: claims_table(load_entries(STUDIES / "claims.json")),
-    "docs/gym/tasks.md": tasks_table,
-    "docs/use.md": places_table,
-    "docs/zoo_table.md": models_table,
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "README.md": lambda: [speed_table(README_MODELS, SPEEDS, published())],
+    "checkpoints/README.md": lambda: [readme_table(ENTRIES)],
+    "docs/anywhere.md": lambda: [kinds_table()],
+    "docs/choose.md": lambda: [choices_table()],
+    "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
+    "docs/gym/tasks.md": lambda: [tasks_table()],
+    "docs/timm.md": lambda: models_tables(list(read_rows().values())),
+    "docs/use.md": lambda: [places_table()],
+    "docs/zoo_table.md": lambda: [models_table()],
 }
-"""Pages with a table that is generated."""
+"""Pages with tables that are generated."""
 
 
 def generated(name: str) -> str:
-    """Return the text of a file by its path in the repository. A table replaces the one with the same header."""
+    """Return the text of a file by its path in the repository. Each table replaces the one with the same header."""
     if name in PAGES:
         return PAGES[name]()
-    table = TABLES[name]()
-    before, header, after = (ROOT / name).read_text().partition(table.partition("\n")[0])
-    if not header:
-        raise ValueError(f"{name} must have a table with the header {table.partition(chr(10))[0]}")
-    rest = after.lstrip("\n").splitlines(keepends=True)
-    while rest and rest[0].startswith("|"):
-        rest.pop(0)
-    return f"{before}{table.rstrip()}\n{''.join(rest)}"
+    text = (ROOT / name).read_text()
+    for table in TABLES[name]():
+        header = table.partition("\n")[0]
+        if header not in text:
+            raise ValueError(f"{name} must have a table with the header {header}")
+        old = re.escape(header) + r"\n(\|.*\n)*"
+        text = re.sub(old, lambda _, table=table: f"{table.rstrip()}\n", text, count=1)
+    return text
 
 
 @command_line

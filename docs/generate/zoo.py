@@ -2,16 +2,14 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import timm
 
 from docs.generate.papers import collection_of
-from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
-from studies.softmax import SoftmaxCalls, stage_modules
+from studies.calls import calls_of
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
 """The columns of zoo.csv. softmax: the stages that call it."""
@@ -22,22 +20,11 @@ def count_model(entry: Entry) -> dict[str, str]:
     config = timm.get_pretrained_cfg(entry.name)
     size = config.input_size
     model = timm.create_model(entry.model, device="meta", img_size=size[-1], num_classes=config.num_classes)
-    stages, calls, seen = set(), SoftmaxCalls(), 0
-
-    def note(stage: int, *_: object) -> None:
-        nonlocal seen
-        if len(calls.found) > seen:
-            stages.add(stage)
-        seen = len(calls.found)
-
-    for number, paths in enumerate(stage_modules(model).values(), 1):
-        # A stage may be a ModuleList, which is never called, so the hook is on each module in it.
-        for module in (module for path in paths for module in model.get_submodule(path).modules()):
-            module.register_forward_hook(partial(note, number))
-    with calls:
-        counted = count_complexity(model, (1, *size))
-    softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, sorted(stages)))}" if calls.found else "softmax-free"
-    values = (entry.model, size[-1], counted.params, counted.macs, softmax)
+    calls = calls_of(model, size)
+    stages = sorted({stage for stage, _ in calls.softmax})
+    softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}" if stages else "softmax-free"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    values = (entry.model, size[-1], parameters, calls.flops // 2, softmax)
     return dict(zip(COUNTED, map(str, values), strict=True))
 
 

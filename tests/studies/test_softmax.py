@@ -4,7 +4,8 @@ import pytest
 import timm
 from captured_models import TWO_STAGES
 
-from studies.softmax import Rows, kind_of_softmax, measure_model, measure_models, model_groups
+from studies.calls import Rows, kind_of_softmax
+from studies.softmax import measure_model, measure_models, model_groups
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,6 @@ def test_what_grows_tells_the_kind(small: Rows, large: Rows, kind: str) -> None:
     assert kind_of_softmax(small, large) == kind
 
 
-QUICK = ("soft_norm_pico_pure", "local_pyramid_pico", "efficient_vit_tiny_patch16", "softmax_vit_tiny_patch16")
 # What softmax normalises in each stage, and the exponents of growth, None where there are no products between tokens.
 # Two stages show as much as four.
 KNOWN = {
@@ -34,18 +34,16 @@ KNOWN = {
     "local_pyramid_pico": ([("windows",), ("full",)], [1, 2]),
     "sparse_pyramid_pico": ([("written out",), ("full",)], [None, 2]),
     "efficient_vit_tiny_patch16": ([("rows of fixed length", "64 rows")], [1]),
-    # The maximum of its exponents is computed without gradients, which must not hide a part of the graph.
     "performer_vit_tiny_patch16": ([("written out",)], [1]),
     "softmax_vit_tiny_patch16": ([("full",)], [2]),
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in KNOWN])
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_models(name: str) -> None:
     softmax, slopes = KNOWN[name]
     options = {"depth": 1} if len(softmax) == 1 else TWO_STAGES
     if name.startswith("soft_"):
-        # Each iteration adds nodes to the graph.
         options = {**options, "newton_iters": 2}
     row = measure_model(name, **options)
     assert [stage.softmax for stage in row.stages] == softmax
@@ -55,7 +53,6 @@ def test_known_models(name: str) -> None:
     assert row.has_softmax == any(softmax)
 
 
-@pytest.mark.slow
 def test_growth_is_from_the_own_size() -> None:
     """Windows of 12 x 12 do not divide the maps of smaller images."""
     row = measure_model("inline_swin_base_384", depths=(1, 1, 1, 1), linear_blocks=(1, 1, 0, 0))

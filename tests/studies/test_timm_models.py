@@ -2,7 +2,7 @@
 
 import pytest
 
-from studies.timm_models import Row, main, measure, models_page, read_rows
+from studies.timm_models import Row, main, measure, models_tables, read_rows
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_a_table_is_resumed(tmp_path, monkeypatch):
     rows = read_rows(path)
     assert rows["test_vit"] == known
     assert rows["test_resnet"].softmax == ""
-    page = models_page([*rows.values(), Row("broken", "family", error="RuntimeError: ...")])
+    page = "\n".join(models_tables([*rows.values(), Row("broken", "family", error="RuntimeError: ...")]))
     assert "| test_resnet | resnet | softmax-free, no products |" in page
     assert "| broken | family | not measured |" in page
