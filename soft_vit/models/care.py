@@ -200,6 +200,11 @@ class CARE(base.StagedModel):
         norm = nn.LayerNorm(self.num_features, eps=1e-6, device=device, dtype=dtype)
         return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
 
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        weights = super().own_state_dict(state_dict)
+        # Without classes, the norms of the heads are left out too.
+        return weights if self.num_classes else {name: x for name, x in weights.items() if "head." not in name}
+
     def get_classifier(self) -> Any:
         """Return the linear classifiers of both heads."""
         return tuple(getattr(head, "fc", head) for head in (self.head, self.dist_head))
