@@ -7,9 +7,9 @@ import pytest
 from soft_vit.weights.files import ensure_writable, write_atomically
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step):
-    path = tmp_path / "epoch_1.pth"
+@pytest.mark.parametrize(("step", "name"), [("fsync", "epoch_1.pth"), ("replace", f"{'猫' * 83}.pth")])
+def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step, name):
+    path = tmp_path / name
     write_atomically(path, b"old")
 
     def fail(*arguments):
@@ -20,7 +20,7 @@ def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step):
         write_atomically(path, b"new")
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["epoch_1.pth"]
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_replaces_and_creates_folders_with_usual_permissions(tmp_path):
