@@ -386,19 +386,20 @@ def _operator(kind: str, options: dict[str, Any]) -> Operator:
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor, kind: str, letters: str) -> None:
     """ValueError unless tensors have these dimensions, fit each other and the kind, and have one floating dtype."""
-    shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
-    if not query.ndim == key.ndim == value.ndim == len(letters):
-        raise ValueError(f"query, key and value must have shape [{', '.join(letters)}], got {shapes}.")
     leading = query.shape[:2] == key.shape[:2] == value.shape[:2]
-    if not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(
-            f"query, key and value must have equal {letters[0]} and {letters[1]}, query and key equal D, and key and "
-            f"value as many tokens, got {shapes}."
-        )
-    if kind == "hydra" and value.shape[-1] != key.shape[-1]:
-        raise ValueError(f"value must have as many channels as key for 'hydra', which multiplies them, got {shapes}.")
-    if 0 in key.shape[1:]:
-        raise ValueError(f"key must have at least one head, token and channel, got {shapes}.")
+    requirement = ""
+    if not query.ndim == key.ndim == value.ndim == len(letters):
+        requirement = f"query, key and value must have shape [{', '.join(letters)}]"
+    elif not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        requirement = f"query, key and value must have equal {letters[0]} and {letters[1]}, query and key equal D, and "
+        requirement += "key and value as many tokens"
+    elif kind == "hydra" and value.shape[-1] != key.shape[-1]:
+        requirement = "value must have as many channels as key for 'hydra', which multiplies them"
+    elif 0 in key.shape[1:]:
+        requirement = "key must have at least one head, token and channel"
+    if requirement:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
+        raise ValueError(f"{requirement}, got {shapes}.")
     if not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
         dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
         raise ValueError(f"query, key and value must have one floating dtype, got {dtypes}.")
