@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import itertools
 import math
 import re
 import statistics
@@ -14,22 +15,18 @@ from benchmarks.atlas.groups import measured_with
 from benchmarks.atlas.table import Table
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.layers.choice import FIXED_TOKENS, choose_attention
+from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, choose_attention, shipped_table
 from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
 
-HEAD = """# Kind by kind
-What each attention computes, its cost, the inputs that it supports, and its measurements. Written by
-
-```bash
-python -m docs.generate
-```
-
-from the classes, [the gym's runs](../studies/results/gym/results.csv) and the table of [supported inputs](anywhere.md).
-Scores are accuracies in percent, means and standard deviations over seeds. The baseline is `none`, without attention.
+HEAD = """# Each attention
+The table compares all attention types; a section for each follows. Columns with the names of [tasks](gym/tasks.md) are
+accuracies in percent, means over seeds, from [the gym](gym/README.md). Compare them with those of `none`, the baseline
+without attention.
 """
 
-WINS = f"""`N, ...` is the number of tokens above which an attention takes less time, or less memory of training, than
-fused softmax attention, for heads of 32, by [the atlas](atlas.md): {measured_with()}. """
+WINS = f"""`N, ...` is the [break-even length](glossary.md): the number of tokens above which an attention takes less
+time, or less memory of training, than fused softmax attention. Ranges are from quartiles. Measured for heads of 32
+channels ([the atlas](atlas.md)): {measured_with()}. """
 HEAD_DIM = 32
 
 
@@ -57,18 +54,15 @@ def gym_means(path: Path) -> str:
 
 
 def choices_table() -> str:
-    """Return a Markdown table of what `choose_attention` answers in words, by number of tokens."""
-    rows = []
-    for tokens in (196, 784, 3136, 12544, 50176):
+    """Return a Markdown table of what `choose_attention` recommends by number of tokens, and of the fastest type."""
+    rows, measured = [], MIXES_ALL & {kind for kind, *_ in shipped_table().figures}
+    for tokens, training in itertools.product((196, 784, 3136, 12544, 50176), (False, True)):
         side = math.isqrt(tokens)
-        answers = []
-        for training in (False, True):
-            choice = choose_attention(tokens, training=training)
-            milliseconds = float(f"{1e3 * choice.seconds:.2g}")
-            answer = f"`{choice.kind}`, {milliseconds:g} ms, {choice.score:.0f} %"
-            answers.append(f"{answer} ({choice.trade})" if choice.trade else answer)
-        rows.append([f"{tokens:,}", f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}", *answers])
-    header = ["tokens", "image of a ViT / 16", "first stage of a pyramid", "inference", "training"]
+        found = [choose_attention(tokens, training=training, kinds=kinds) for kinds in (None, measured)]
+        cells = [f"`{of.kind}`, {float(f'{1e3 * of.seconds:.2g}'):g} ms, {of.score:.0f} %" for of in found]
+        sizes = [f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}"]
+        rows.append([f"{tokens:,}", *sizes, "training" if training else "inference", *cells])
+    header = ["tokens", "image, ViT / 16", "image, pyramid", "pass", "recommended", "fastest"]
     return markdown_table(header, rows)
 
 
