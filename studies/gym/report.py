@@ -198,17 +198,17 @@ def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
     """Return the report in Markdown: head, scores, steps, contribution of attentions, validity."""
     found = scores(study)
     sections = [
-        head,
-        f"Accuracy in percent, mean ± standard deviation of {study.seeds} seeds; bold: the best of a task, where its "
-        "lead over the next exceeds twice the standard error of their difference; mean: of the tasks that all kinds "
+        f"# The gym's results\n{head}",
+        f"## Accuracy\nIn percent, mean ± standard deviation of {study.seeds} seeds. Bold: the best of a task, if it "
+        "leads by more than twice the standard error of the difference. `mean` is over the tasks that all types "
         f"have.\n\n{scores_table(found)}",
-        f"Steps until {REACHED:.0%} accuracy, the median of seeds; a dash where a seed does not get there.\n\n"
+        f"## Steps until {REACHED:.0%} accuracy\nThe median of seeds; a dash where a seed does not get there.\n\n"
         f"{table(study, median_steps)}",
-        "Points that are lost when the attentions of the trained model are switched off; the rest is the work of "
-        f"single tokens and of convolutions next to the attention.\n\n{table(study, points_lost)}",
-        "Validity: a model whose tokens exchange nothing (`none`) reaches the ceiling of single tokens in these tests, "
-        "softmax is far above it, and seeds agree on the order of kinds. The standard error is that of the seeds, and "
-        f"where nothing hints at answers also that of guesses at the tests.\n\n{validity_table(study, ceilings)}",
+        "## Points lost with attentions off\nThe rest is the work of single tokens and of convolutions next to the "
+        f"attention.\n\n{table(study, points_lost)}",
+        "## Validity\nA task is valid if `none` stays at the ceiling of single tokens, softmax is far above it, and "
+        "seeds agree on the order of types. Standard errors are those of seeds and, where nothing hints at answers, of "
+        f"guesses at the tests.\n\n{validity_table(study, ceilings)}",
     ]
     return "\n\n".join(sections) + "\n"
 
