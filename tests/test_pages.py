@@ -49,7 +49,7 @@ OPTIONS = {
     "python tools/analysis/attention_health.py": "--num-images 10 --num-matrices 1",
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
     "python tools/analysis/visualize_attention.py": "--img-size 64",
-    "python -m benchmarks models --published": "--published 4",
+    "python -m benchmarks models --published": "--published 4 --img-size 64 --rounds 3",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
@@ -173,6 +173,7 @@ def desk(the_desk, monkeypatch) -> Desk:
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(the_desk.folder))
     # A file is compared with two models of other families instead of all.
     monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny"])
+    monkeypatch.setattr("benchmarks.models.PEAK_SIDE", 32)
     matplotlib.use("Agg")
     return the_desk
 
