@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from engine.runs import NARROW, NARROW_MODEL
 from PIL import Image
 from timm.data import create_transform
 
@@ -16,10 +17,10 @@ DEMO = Path(__file__).parents[1] / "configs" / "demo" / "soft_pico_shapes.py"
 Model = Callable[[torch.Tensor], torch.Tensor]
 # Classes of `write_folders`.
 THERE = [0, 3, 4, 9]
-MODEL = {"num_classes": 10, "img_size": 32, "depths": (1, 1, 1, 1)}
+MODEL = {"num_classes": 10, "img_size": 32, **NARROW}
 OPTIONS = {
     "image_size": 32,
-    "model.depths": [1, 1, 1, 1],
+    **NARROW_MODEL,
     "test_dataloader.dataset.length": 37,
     "test_dataloader.batch_size": 16,
 }

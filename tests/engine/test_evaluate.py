@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from engine.runs import NARROW
 from evaluated import (
     DEMO,
     OPTIONS,
@@ -105,7 +106,7 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
     """No name or shape tells how tokens are pooled."""
     model = network(num_classes=4, global_pool="avg")
     cfg = {"input_size": (3, 32, 32), "crop_pct": 1.0, "mean": (0.5,) * 3, "std": (0.25,) * 3}
-    options = {"depths": [1, 1, 1, 1], "global_pool": "avg"}
+    options = {**NARROW, "global_pool": "avg"}
     notes = Notes("soft_pico", options, {**cfg, "label_names": [str(label) for label in THERE]})
     torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "weights.pth")
     files = {"weights": str(tmp_path / "weights.pth"), "data_root": folders / "numbered", "work_dir": tmp_path}

@@ -5,7 +5,7 @@ import csv
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, assert_same_state
+from engine.runs import CONFIGS, NARROW, NARROW_MODEL, assert_same_state
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
@@ -35,7 +35,7 @@ def options(data):
         "data_root": str(data),
         "load_from": None,
         "image_size": 32,
-        "model.depths": [1, 1, 1, 1],
+        **NARROW_MODEL,
         "train_dataloader.batch_size": 4,
         "train_cfg.max_epochs": 2,
         "default_hooks.checkpoint.max_keep_ckpts": -1,
@@ -51,7 +51,7 @@ def run(options, tmp_path_factory):
 
 def reference(run, data):
     """Scores and targets of the validation images, by timm and torch."""
-    model = timm.create_model("soft_pico", num_classes=10, img_size=32, depths=[1, 1, 1, 1]).eval()
+    model = timm.create_model("soft_pico", num_classes=10, img_size=32, **NARROW).eval()
     model.load_state_dict(load_checkpoint_file(run / "epoch_2.pth")["state_dict"])
     rows = list(csv.DictReader((data / "val.csv").open()))
     images = [Image.open(data / "val" / row["image"]) for row in rows]

@@ -4,7 +4,7 @@ import io
 import tarfile
 
 import pytest
-from engine.runs import DEMO, assert_same_state
+from engine.runs import DEMO, NARROW_MODEL, assert_same_state
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 
@@ -74,7 +74,6 @@ train_dataloader = dict(
     num_workers=2,
     dataset=dict(_delete_=True, type="TimmDataset", name="wds/", data_root=data_root, pipeline=train_pipeline),
 )
-model = dict(depths=[1, 1, 1, 1])
 train_cfg = dict(type="ExactIterLoop", _delete_=True, max_iters=3)
 param_scheduler = []
 val_dataloader = None
@@ -96,7 +95,7 @@ def test_a_run_on_shards_resumes_at_the_very_sample(tmp_path):
                     archive.addfile(member, io.BytesIO(data))
     config = tmp_path / "shards.py"
     config.write_text(SHARDS.format(demo=DEMO, root=tmp_path))
-    options = {"image_size": 32}
+    options = {"image_size": 32, **NARROW_MODEL}
     train(config, options=options, work_dir=tmp_path / "whole")
     # In the middle of an epoch of three steps.
     train(config, options=options, work_dir=tmp_path / "again", resume=str(tmp_path / "whole" / "iter_2.pth"))

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, on_images, scalars
+from engine.runs import CONFIGS, NARROW, NARROW_MODEL, on_images, scalars
 from mmengine.registry import MODELS
 from torch import nn
 
@@ -16,11 +16,9 @@ from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.weights.load import fit_weights
 
-SMALL = dict(depths=(1, 1, 1, 1))
-
 
 def small(name: str = "soft_pico", **options) -> nn.Module:
-    return timm.create_model(name, **{"num_classes": 10, "img_size": 64, **SMALL, **options}).eval()
+    return timm.create_model(name, **{"num_classes": 10, "img_size": 64, **NARROW, **options}).eval()
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +82,8 @@ def test_weights_of_another_model(given, model, named):
 @pytest.mark.parametrize(
     ("name", "options", "count", "frozen"),
     [
-        ("soft_pico", SMALL, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
-        ("soft_pico", SMALL, 4, ("stages.",)),
+        ("soft_pico", NARROW, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
+        ("soft_pico", NARROW, 4, ("stages.",)),
         ("test_resnet", {}, 1, ("conv1.", "bn1.", "layer1.")),
         ("test_vit", {}, 2, ("cls_token", "pos_embed", "patch_embed.", "blocks.0.", "blocks.1.")),
     ],
@@ -104,7 +102,7 @@ def test_stages_that_the_model_does_not_have(count):
 
 
 def classifier(**options) -> TimmProgressClassifier:
-    return TimmProgressClassifier("soft_pico", **{"num_classes": 10, "img_size": 32, **SMALL, **options})
+    return TimmProgressClassifier("soft_pico", **{"num_classes": 10, "img_size": 32, **NARROW, **options})
 
 
 def test_frozen_stages_stay_in_eval():
@@ -126,7 +124,7 @@ def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
 
 def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     torch.save({"state_dict": source.state_dict(), "meta": {}}, tmp_path / "source.pth")
-    options = on_images(tree, batch=8, size=48) | {"model.depths": [1, 1, 1, 1], "model.frozen_stages": 1}
+    options = on_images(tree, batch=8, size=48) | NARROW_MODEL | {"model.frozen_stages": 1}
     path, start = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"load_from": str(tmp_path / "source.pth")}
     result = train(path, work_dir=tmp_path / "run", options={**options, **start}, auto_scale_lr=True)
     assert result.images == 12
@@ -138,7 +136,7 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     for name, value in saved["state_dict"].items():
         if name.startswith("stages.0."):
             assert torch.equal(value, expected[name]), name
-    assert saved["state_dict"]["head.weight"].shape == (3, 160)
+    assert saved["state_dict"]["head.weight"].shape == (3, 32)
     assert not torch.equal(saved["state_dict"]["stages.3.pos_embed"], expected["stages.3.pos_embed"])
     rates = {round(group["initial_lr"] * 64 / 8 / 5e-4, 6) for group in saved["optimizer"]["param_groups"]}
     assert rates == {0.75**i for i in range(4)}
