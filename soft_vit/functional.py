@@ -310,17 +310,13 @@ def attention(
     _check_tensors(query, key, value, kind, "BHND")
     (B, _, M, _), mask = key.shape, key_padding_mask
     if kind not in CROSS_KINDS and query.shape[2] != M:
-        raise ValueError(
-            f"key must be as many tokens as query for {kind!r}, which relates tokens of one sequence, got {M} keys for "
-            f"{query.shape[2]} queries."
-        )
+        counts = f"{M} keys and {query.shape[2]} queries"
+        raise ValueError(f"query and key must be of one sequence for {kind!r}, got {counts}.")
     layout = Layout((M, 1), 0, mask)
     if mask is not None:
         if mask.dtype != torch.bool or mask.shape != (B, M):
-            raise ValueError(
-                f"key_padding_mask must be torch.bool of shape {(B, M)}, True where a key counts, got {mask.dtype} of "
-                f"shape {tuple(mask.shape)}."
-            )
+            found = f"{mask.dtype} of shape {tuple(mask.shape)}"
+            raise ValueError(f"key_padding_mask must be torch.bool of shape {(B, M)}, True for keys, got {found}.")
         if not torch.compiler.is_compiling() and not mask.any(1).all():
             raise ValueError("key_padding_mask must have at least one True in each row.")
         # NaN in padding must not reach others, also by landmarks of queries.
@@ -359,10 +355,8 @@ def varlen_attention(
         raise ValueError(f"kind must be one of {', '.join(PACKED_KINDS)} for packed sequences, got {kind!r}.")
     _check_tensors(query, key, value, kind, "THD")
     if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise ValueError(
-            f"cu_seqlens must be torch.int32 or torch.int64 of shape [S + 1], got {cu_seqlens.dtype} of shape "
-            f"{tuple(cu_seqlens.shape)}."
-        )
+        found = f"{cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}"
+        raise ValueError(f"cu_seqlens must be torch.int32 or torch.int64 of shape [S + 1], got {found}.")
     if cu_seqlens[0] != 0 or cu_seqlens[-1] != len(query) or not (cu_seqlens.diff() > 0).all():
         raise ValueError(f"cu_seqlens must increase from 0 to {len(query)}, got {cu_seqlens.tolist()}.")
     q, k = _rescale(query, key, scale, kind)
@@ -378,9 +372,7 @@ def _operator(kind: str, options: dict[str, Any]) -> Operator:
     if options:
         accepted = [*signature(operator.attend).parameters][4:]
         if unknown := options.keys() - accepted:
-            raise ValueError(
-                f"Options of {kind!r} must be among {', '.join(accepted) or 'none'}, got {min(unknown)!r}."
-            )
+            raise ValueError(f"Options of {kind!r} must be among {accepted}, got {min(unknown)!r}.")
     return operator
 
 
@@ -391,8 +383,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, kind: str, letters
     if not query.ndim == key.ndim == value.ndim == len(letters):
         requirement = f"query, key and value must have shape [{', '.join(letters)}]"
     elif not leading or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        requirement = f"query, key and value must have equal {letters[0]} and {letters[1]}, query and key equal D, and "
-        requirement += "key and value as many tokens"
+        requirement = "query, key and value must agree in batch, heads, tokens and channels"
     elif kind == "hydra" and value.shape[-1] != key.shape[-1]:
         requirement = "value must have as many channels as key for 'hydra', which multiplies them"
     elif 0 in key.shape[1:]:

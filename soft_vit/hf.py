@@ -231,9 +231,7 @@ def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Mo
         if found and hasattr(tower.config, "patch_size"):
             return tower, found
     names = ", ".join(name.removesuffix("Attention") for name in KNOWN_ATTENTIONS)
-    raise ValueError(
-        f"model must be a vision model of transformers with attentions of {names}, got {type(model).__name__}."
-    )
+    raise ValueError(f"model must be a vision model of transformers ({names}), got {type(model).__name__}.")
 
 
 def _replacement(tower: Any, old: Any, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:

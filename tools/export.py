@@ -19,18 +19,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.export import FORMATS, export, load_export_model
 
     parser = ArgumentParser(__doc__)
+    add = parser.add_argument
     add_model_options(parser, config=True)
-    parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
-    what = "accept images of any size from 64 pixels; not every attention supports it"
-    parser.add_argument("--dynamic-size", dest="any_size", action="store_true", help=what)
-    what = "export the maps of these stages, counted from 0, without a head"
-    parser.add_argument("--features", dest="stages", type=int, nargs="+", metavar="N", help=what)
-    what = "allowed error relative to the largest output"
-    parser.add_argument("--max-error", type=float, default=1e-4, metavar="SHARE", help=what)
-    parser.add_argument("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
-    parser.add_argument("--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points")
+    add("--format", choices=FORMATS, required=True)
+    add("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
+    add("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
+    add("--dynamic-size", dest="any_size", action="store_true", help="accept images of any size from 64 pixels")
+    add("--features", dest="stages", type=int, nargs="+", metavar="N", help="export the maps of these stages, from 0")
+    add("--max-error", type=float, default=1e-4, metavar="SHARE", help="allowed error relative to the largest output")
+    add("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
+    add("--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points")
     arguments = parser.arguments(argv)
     how = {name: arguments.pop(name) for name in ("out", "format", "any_size", "int8", "max_error", "max_drop")}
     source = load_export_model(**arguments)

@@ -31,28 +31,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.linearise.train import Plan, split_steps
 
     parser = ArgumentParser(__doc__)
-    what = "a ViT of timm, or a folder of its or of transformers'"
-    parser.add_argument("--teacher", required=True, metavar="NAME", help=what)
-    parser.add_argument("--kind", required=True, help="an attention, such as linear")
-    parser.add_argument("--images", required=True, metavar="FOLDER", help="a folder, a TAR or a ZIP of images")
-    parser.add_argument("--out", required=True, metavar="DIR", help="for weights, report and the state of the run")
-    what = "of the attention"
-    parser.add_argument("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help=what)
-    parser.add_argument("--blocks", nargs="+", type=int, metavar="N", help="blocks to change (default: all)")
-    what = "blocks that keep softmax, chosen by error"
-    parser.add_argument("--keep-softmax", type=int, default=0, metavar="K", help=what)
+    add = parser.add_argument
+    add("--teacher", required=True, metavar="NAME", help="a ViT of timm, or a folder of its or of transformers'")
+    add("--kind", required=True, help="an attention, such as linear")
+    add("--images", required=True, metavar="FOLDER", help="a folder, a TAR or a ZIP of images")
+    add("--out", required=True, metavar="DIR", help="for weights, report and the state of the run")
+    add("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="of the attention")
+    add("--blocks", nargs="+", type=int, metavar="N", help="blocks to change (default: all)")
+    add("--keep-softmax", type=int, default=0, metavar="K", help="blocks that keep softmax, chosen by error")
     what = "the last steps take larger ones in turn (default: 224)"
-    parser.add_argument("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
-    what = "of all phases, or of each (default: 3000)"
-    parser.add_argument("--steps", nargs="+", type=int, default=[3000], metavar="N", help=what)
-    parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="images of a step in each process")
+    add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
+    add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="of all phases, or of each (default: 3000)")
+    add("--batch-size", type=int, default=16, metavar="N", help="images of a step in each process")
     what = "of the first phase, and of the others (default: 1e-3 3e-4)"
-    parser.add_argument("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
-    what = "blocks whose tokens are learned too"
-    parser.add_argument("--intermediate", nargs="+", type=int, default=[], metavar="N", help=what)
-    parser.add_argument("--bf16", action="store_true", help="autocast in bfloat16")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and crops")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes that read images")
+    add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
+    add("--intermediate", nargs="+", type=int, default=[], metavar="N", help="blocks whose tokens are learned too")
+    add("--bf16", action="store_true", help="autocast in bfloat16")
+    add("--seed", type=int, default=0, metavar="N", help="of weights, order and crops")
+    add("--workers", type=int, default=2, metavar="N", help="processes that read images")
     add_device_option(parser)
     args = parser.parse_args(argv)
     sizes, intermediates = tuple(args.size), tuple(args.intermediate)

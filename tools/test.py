@@ -26,30 +26,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.engine.machine import LAUNCHERS
 
     parser = ArgumentParser(__doc__)
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
-    parser.add_argument("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
-    parser.add_argument("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
+    add("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
+    add("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")
     weights = parser.add_mutually_exclusive_group()
     what = "weights of --model (default: the published ones)"
     weights.add_argument("--checkpoint", dest="weights", metavar="FILE", help=what)
-    what = "random weights for --model"
-    weights.add_argument("--no-pretrained", dest="pretrained", action="store_false", help=what)
-    what = "which, if CHECKPOINT holds both (default: ema)"
-    parser.add_argument("--weights", dest="chosen", choices=("ema", "plain"), help=what)
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of the test images")
-    what = "side of the crop relative to the resized image, up to 1"
-    parser.add_argument("--crop-pct", type=float, metavar="SHARE", help=what)
+    weights.add_argument("--no-pretrained", dest="pretrained", action="store_false", help="random weights for --model")
+    add("--weights", dest="chosen", choices=("ema", "plain"), help="which, if CHECKPOINT holds both (default: ema)")
+    add("--img-size", type=int, metavar="PIXELS", help="side of the test images")
+    add("--crop-pct", type=float, metavar="SHARE", help="side of the crop over the resized image's")
     what = "test time augmentation: the config's tta_pipeline and tta_model, or for classification the mean of the "
     what += "scores of each image and its mirror image"
-    parser.add_argument("--tta", action="store_true", help=what)
-    what = "images in a folder per class, as in ImageNetV2, -A or -R; only these classes are predicted"
-    parser.add_argument("--data-root", metavar="FOLDER", help=what)
-    parser.add_argument("--work-dir", metavar="FOLDER", help="for logs (default: work_dirs/<config name>)")
-    parser.add_argument("--out", metavar="FILE", help="write the metrics to this JSON file")
-    parser.add_argument("--per-class", metavar="FILE", help="write the accuracy of each class to this CSV file")
-    parser.add_argument("--confusion", metavar="FILE", help="write the confusion matrix to this CSV file")
+    add("--tta", action="store_true", help=what)
+    add("--data-root", metavar="FOLDER", help="images in a folder per class; only these classes are predicted")
+    add("--work-dir", metavar="FOLDER", help="for logs (default: work_dirs/<config name>)")
+    add("--out", metavar="FILE", help="write the metrics to this JSON file")
+    add("--per-class", metavar="FILE", help="write the accuracy of each class to this CSV file")
+    add("--confusion", metavar="FILE", help="write the confusion matrix to this CSV file")
     add_config_options(parser)
-    parser.add_argument("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
+    add("--launcher", choices=LAUNCHERS, default="none", help="how the processes were started")
     arguments = parser.arguments(argv)
     config, subject, model, chosen = (arguments.pop(name) for name in ("config", "subject", "model", "chosen"))
     if model is None and subject is None:

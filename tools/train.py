@@ -24,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     what = "continue from a checkpoint, or from the newest one in the work directory"
     parser.add_argument("--resume", nargs="?", const="auto", metavar="CHECKPOINT", help=what)
     parser.add_argument("--amp", action="store_true", help="autocast in bfloat16, or in optim_wrapper.dtype")
-    what = "scale the learning rate with the global batch, relative to auto_scale_lr.base_batch_size"
-    parser.add_argument("--auto-scale-lr", action="store_true", help=what)
+    parser.add_argument("--auto-scale-lr", action="store_true", help="scale the learning rate with the global batch")
     what = "save and end with exit code 75 after the current step (default: SIGTERM SIGINT)"
     parser.add_argument("--stop-signals", nargs="+", default=["SIGTERM", "SIGINT"], metavar="SIGNAL", help=what)
     parser.add_argument("--no-validate", dest="validate", action="store_false", help="train without validation")

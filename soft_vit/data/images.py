@@ -17,9 +17,6 @@ SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", "
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
 SUFFIXES |= {".avif", ".heic", ".heif", ".j2k", ".jp2", ".pbm", ".pgm", ".pnm", ".ppm", ".qoi", ".tga"}
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
-_ORIENTATION = 0x0112
-# Files that `LabelledImages.summary` opens.
-_SAMPLE = 100
 
 
 class BadImage(ValueError):
@@ -44,23 +41,12 @@ class LabelledImages:
             return decode_image(self.storage.read(entry))
 
     def summary(self) -> str:
-        """Return a line about the files of each class and those left out, and what the headers of a sample show."""
+        """Return a line about the files of each class and those left out."""
         counts = Counter(i for _, label in self.samples for i in (label if isinstance(label, tuple) else (label,)))
         ranked = sorted((counts[label], name) for label, name in enumerate(self.classes))
         sizes = " to ".join(f"{count} ({name})" for count, name in (ranked[0], ranked[-1]))
         others = ", ".join(f"{count} {suffix or 'without one'}" for suffix, count in self.left_out.items()) or "none"
-        sample, turned, dark = self.samples[:: -(-len(self.samples) // _SAMPLE)], 0, 0
-        for entry, _ in sample:
-            # Unreadable files are reported when they are used.
-            with suppress(Exception), Image.open(io.BytesIO(self.storage.read(entry))) as image:
-                turned += image.getexif().get(_ORIENTATION, 1) > 1
-                dark += image.mode in _SIXTEEN_BITS and image.getextrema()[1] < 4096
-        return (
-            f"{len(self.samples)} images in {len(ranked)} classes of {sizes}; files left out by suffix: {others}; of "
-            f"{len(sample)} images looked at, {turned} have an EXIF rotation"
-            + f" and {dark} use at most 12 of their 16 bits, which makes them dark."
-            * bool(dark)
-        )
+        return f"{len(self.samples)} images in {len(ranked)} classes of {sizes}; files left out by suffix: {others}."
 
 
 @contextmanager
@@ -184,9 +170,7 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     entries = {entry.name.removeprefix(f"{split}/"): entry for entry in storage.entries() if is_image(entry.name)}
     entries |= {f"{split}/{name}": entry for name, entry in entries.items()}
     if missing := [name for name in listed if name not in entries]:
-        raise FileNotFoundError(
-            f"{storage.path} must hold every listed image, {len(missing)} are missing, such as {missing[0]}."
-        )
+        raise FileNotFoundError(f"{storage.path} must hold each listed image, {len(missing)} are not: {missing[0]}.")
     if classes is None:
         classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else columns
     if classes is None:
@@ -253,9 +237,7 @@ def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list
     folders = {folder.removeprefix(top) for folder in storage.folders() if folder.startswith(top)}
     empty = sorted({folder for folder in folders if folder and "/" not in folder} - set(labels))
     if empty:
-        raise ValueError(
-            f"Every folder of {storage.path} must hold images, {len(empty)} are empty, such as {empty[0]}."
-        )
+        raise ValueError(f"Folders of {storage.path} must hold images, {len(empty)} are empty, such as {empty[0]}.")
     return labels
 
 
@@ -298,9 +280,7 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
     labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
     missing = [name for name in names if name not in labels]
     if missing:
-        raise ValueError(
-            f"{path} must name the class of every image, {len(missing)} are missing, such as {missing[0]}."
-        )
+        raise ValueError(f"{path} must name each image's class, {len(missing)} are missing, such as {missing[0]}.")
     return [labels[name] for name in names]
 
 

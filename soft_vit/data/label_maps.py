@@ -75,9 +75,7 @@ class LabelMaps:
                 seen.update(np.unique(decode_label_map(self.maps.read(entry))).tolist())
             if last in seen:
                 break
-        sentence = (
-            f"Label maps of {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
-        )
+        sentence = f"Maps in {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
         return [sentence] if 0 in seen and last not in seen else []
 
 
@@ -116,10 +114,8 @@ def find_label_maps(
         raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     if missing:
-        raise ValueError(
-            f"Every image in {images.path} must have a label map in {maps.path}, {len(missing)} of {len(pairs)} are "
-            f"missing, such as {min(missing)}."
-        )
+        count = f"{len(missing)} of {len(pairs)} are missing"
+        raise ValueError(f"{maps.path} must hold a label map of each image, {count}, such as {min(missing)}.")
     names = list(classes) if classes is not None else _listed_classes(root)
     return LabelMaps(images, maps, names, pairs, reduce_zero_label)
 

@@ -64,10 +64,8 @@ class TimmFeatures(nn.Module):
                 self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
                 self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-            raise ValueError(
-                f"timm cannot make a feature pyramid of {model_name!r} with out_indices={out_indices} and {kwargs} "
-                f"({one_line(error)})."
-            ) from error
+            given = {"out_indices": out_indices, **kwargs}
+            raise ValueError(f"{model_name!r} must make feature maps with {given}: {one_line(error)}.") from error
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)

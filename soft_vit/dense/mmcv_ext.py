@@ -106,10 +106,7 @@ def _missing(name: str) -> Callable[..., Any]:
         raise AttributeError(name)
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            f"{name} needs the compiled mmcv; on mmcv-lite, torchvision replaces only nms, roi_align and the "
-            "sigmoid focal loss. Install mmcv 2.1 built with MMCV_WITH_OPS=1 instead."
-        )
+        raise NotImplementedError(f"{name} needs the compiled mmcv, 2.1 built with MMCV_WITH_OPS=1.")
 
     refuse.__name__ = refuse.__qualname__ = name
     return refuse

@@ -318,10 +318,7 @@ def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None
     for split in ("train", "val") if model else ():
         for place, entry, argument in _sized(cfg.get(f"{split}_dataloader"), f"{split}_dataloader"):
             if tuple(to_2tuple(entry[argument])) != tuple(to_2tuple(value)):
-                raise ValueError(
-                    f"{place}.{argument} must be {value}, the size of the model, got {entry[argument]}; set only "
-                    "image_size, which sets both."
-                )
+                raise ValueError(f"{place}.{argument} must be image_size={value}, got {entry[argument]}.")
 
 
 def _agree(cfg: Config, name: str, argument: str, old: Any, options: Mapping[str, Any]) -> Any:

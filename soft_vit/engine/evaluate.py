@@ -148,9 +148,7 @@ def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> dic
     """Return the content of the file that is tested, or {} for an address or published weights."""
     if not named:
         if "://" not in model and not Path(model).expanduser().is_file():
-            raise FileNotFoundError(
-                f"model must be an existing checkpoint or a name of timm.list_models(), got {model}."
-            )
+            raise FileNotFoundError(f"model must be a checkpoint or a name of timm.list_models(), got {model}.")
         if weights is not None or not pretrained:
             raise ValueError(f"weights must belong to the name of a timm model, got the checkpoint {model}.")
     elif weights is not None:

@@ -30,10 +30,7 @@ def fit_processes(cfg: Config, launcher: str) -> None:
     if launcher == "none" or torch.cuda.is_available():
         return
     if launcher != "pytorch" or "RANK" not in os.environ:
-        raise ValueError(
-            f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; start them with "
-            "`torchrun --nproc_per_node=N tools/train.py CONFIG --launcher pytorch`."
-        )
+        raise ValueError(f"CPU processes must be started by torchrun with --launcher pytorch, got {launcher}.")
     # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
@@ -52,9 +49,7 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     """
     base = (cfg.get("auto_scale_lr") or {}).get("base_batch_size")
     if not base:
-        raise ValueError(
-            f"auto_scale_lr.base_batch_size must be the number of images of a step at the config's rate, got {base}."
-        )
+        raise ValueError(f"auto_scale_lr.base_batch_size must be the batch of the config's rate, got {base}.")
     # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds.
     cfg.auto_scale_lr.enable = False
     loader = cfg.train_dataloader

@@ -53,10 +53,7 @@ def export(
             report(f"  {shape}: relative error {error:.1e}")
         worst = max(errors.values())
         if worst > max_error:
-            raise ValueError(
-                f"The file differs from the model by up to {worst:.1e} of the largest output, more than "
-                f"{max_error:.0e}, so it was not written; use another format or a larger --max-error."
-            )
+            raise ValueError(f"The file differs from the model by {worst:.1e}, more than --max-error {max_error:.0e}.")
         if int8:
             report("Quantising to int8, calibrated on generated images.")
             quantized = path.with_name(f"int8_{out.name}")

@@ -107,10 +107,8 @@ def choose_attention(
     fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
     if not fitting:
         smallest = min(found, key=lambda choice: choice.megabytes)
-        raise ValueError(
-            f"memory must be at least {smallest.megabytes:.3g} MB ({smallest.kind}) for {num_tokens} tokens, "
-            f"got {memory}."
-        )
+        least = f"{smallest.megabytes:.3g} MB ({smallest.kind})"
+        raise ValueError(f"memory must be at least {least} for {num_tokens} tokens, got {memory}.")
     # By size, equally fast ones.
     fitting.sort(key=lambda choice: (choice.seconds, choice.megabytes))
     best = next((choice for choice in fitting if kinds or choice.kind in good), fitting[0])

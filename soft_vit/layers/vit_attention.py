@@ -28,10 +28,8 @@ def padding_mask(attn_mask: Tensor | None, is_causal: bool, x: Tensor) -> Tensor
     # A mask of two dimensions is one of pairs, also where it has the shape (B, N).
     if attn_mask.dtype == torch.bool and attn_mask.shape == (B, 1, 1, N):
         return attn_mask[:, 0, 0]
-    raise ValueError(
-        f"attn_mask must be torch.bool of shape {(B, 1, 1, N)}, True where a token counts, got {attn_mask.dtype} of "
-        f"shape {tuple(attn_mask.shape)}; masks of pairs of tokens are not supported."
-    )
+    found = f"{attn_mask.dtype} of shape {tuple(attn_mask.shape)}"
+    raise ValueError(f"attn_mask must be torch.bool of shape {(B, 1, 1, N)}, not a mask of pairs, got {found}.")
 
 
 def tokens_that_count(mask: Tensor) -> Tensor:
@@ -144,10 +142,8 @@ class ViTAttention(Attention):
         token_map, mask = (attn_mask, attn_mask.mask) if isinstance(attn_mask, TokenMap) else (None, attn_mask)
         if mask is not None and mask.is_floating_point() and mask.ndim == 4:
             if self.needs_grid and token_map is None:
-                raise ValueError(
-                    f"attn_layer must be an attention without a map for a batch of many shapes, got "
-                    f"{type(self).__name__}; use swap_attention."
-                )
+                name = type(self).__name__
+                raise ValueError(f"swap_attention must be used for {name} in batches of many shapes.")
             mask = tokens_that_count(mask)[:, None, None]
         mask = padding_mask(mask, is_causal, x)
         if not self.needs_grid:

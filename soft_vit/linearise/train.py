@@ -375,10 +375,7 @@ class Linearisation:
         state = read_checkpoint_file(path)
         for name, value in self.settings.items():
             if state["settings"].get(name) != value:
-                raise ValueError(
-                    f"{path} must be of a run with {name}={value}, got {state['settings'].get(name)}; remove it, or "
-                    f"give another folder."
-                )
+                raise ValueError(f"{path} must be of a run with {name}={value}, got {state['settings'].get(name)}.")
         self.step, self.history = state["step"], state["history"]
         if "softmax" in self.history:
             self._rebuild(self.history["softmax"]["kept"])

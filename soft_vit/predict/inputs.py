@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from soft_vit.data.archives import MAX_FILE_BYTES, Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, is_image
+from soft_vit.data.images import is_image
 from soft_vit.text_tables import one_line
 from soft_vit.weights.fetch import IDLE_TIMEOUT
 
@@ -56,10 +56,7 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
             found.setdefault(os.path.realpath(image.source) if on_disk else image.source, image)
     inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
     if not inputs:
-        raise ValueError(
-            f"{', '.join(map(str, given))} must hold an image ({', '.join(sorted(SUFFIXES))}) outside of {out}, the "
-            "folder of the results."
-        )
+        raise ValueError(f"{', '.join(map(str, given))} must hold an image outside of {out}, the folder of results.")
     return inputs
 
 

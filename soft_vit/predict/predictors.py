@@ -191,10 +191,7 @@ class ConfigPredictor:
         elif img_size is None:
             given, sentences = unwrap_state_dict(content, str(source)), []
         else:
-            raise ValueError(
-                f"img_size must be left out for a model that is not a classifier of timm, got {img_size}. Resize its "
-                "images with --cfg-options, such as model.min_size."
-            )
+            raise ValueError(f"img_size must be left out for other models than classifiers of timm, got {img_size}.")
         if mismatch := describe_mismatch(self.model.state_dict(), given):
             raise ValueError(f"The config must be that of the weights in {source}: {mismatch}.")
         self.model.load_state_dict(given, strict=False)

@@ -113,10 +113,8 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
         return _instances(sample.pred_instances, names, score_thr)
     if "pred_score" in sample:
         return ranked_classes(sample.pred_score, names, topk)
-    raise ValueError(
-        "The model must predict pred_score (classification), pred_instances (detection) or pred_sem_seg "
-        f"(segmentation), got {', '.join(sample.keys())}."
-    )
+    known = "pred_score, pred_instances or pred_sem_seg"
+    raise ValueError(f"The model must predict {known}, got {', '.join(sample.keys())}.")
 
 
 def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:

@@ -51,9 +51,7 @@ def attention_row(
     height, width = model.grids(tuple(image.shape[-2:]))[stage - 1]
     row, column = query or (height // 2, width // 2)
     if not (0 <= row < height and 0 <= column < width):
-        raise ValueError(
-            f"query must be a row below {height} and a column below {width} in stage {stage}, got {row} {column}."
-        )
+        raise ValueError(f"query must be below {height} {width} in stage {stage}, got {row} {column}.")
     attn, rows = blocks[layer].attn, []
 
     def keep(matrix: Tensor) -> None:

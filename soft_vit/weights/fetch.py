@@ -83,10 +83,8 @@ def require_digest(entry: Entry, path: Path) -> None:
     """Raise WeightsError if the digest of a file is not the recorded one."""
     expected = entry.sha256 or recorded_digest(path)
     if expected is not None and sha256_of(path) != expected:
-        raise WeightsError(
-            f"{path} is not the file of {entry.name}, or was changed: its sha256 must begin with {expected[:12]}. "
-            f"Remove it, or identify it with `{check_command(path)}`."
-        )
+        command = check_command(path)
+        raise WeightsError(f"{path} must have the sha256 {expected[:12]}... of {entry.name}; see `{command}`.")
 
 
 def recorded_digest(path: Path) -> str | None:

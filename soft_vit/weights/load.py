@@ -66,9 +66,7 @@ def build_model(
     if entry is not None:
         weights, source = recorded_weights(entry, cache_dir), f"{variant}.{cfg.tag}"
         if entry.license is None:
-            _logger.warning(
-                "The authors of %s state no licence for these weights; ask them before you use them.", source
-            )
+            _logger.warning("The authors of %s state no licence for these weights; ask them for one.", source)
         kwargs = {**entry.options, **kwargs}
         # timm saves the configuration with the model, which must not show a path of this machine.
         cfg = replace(cfg, file=None)
@@ -133,10 +131,9 @@ def fit_weights(
     sentences = []
     resampled = [name for name, value in weights.items() if name in given and given[name].shape != value.shape]
     if resampled:
-        name = resampled[0]
+        sides = [tuple(state[resampled[0]].shape) for state in (given, weights)]
         sentences.append(
-            f"{len(resampled)} parameters are resampled to the image size, such as {name} from "
-            f"{tuple(given[name].shape)} to {tuple(weights[name].shape)}."
+            f"{len(resampled)} parameters are resampled, such as {resampled[0]} from {sides[0]} to {sides[1]}."
         )
     for name in parameter_names(model, "first_conv", ".weight"):
         value, expected = weights.get(name), own.get(name)
@@ -159,21 +156,15 @@ def fit_weights(
         weights = {name: value for name, value in weights.items() if name in own}
     if mismatch := describe_mismatch(own, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
-        path = Path(source) if os.path.isfile(source) else "FILE"
-        raise ValueError(
-            f"The weights in {source} do not fit {name} with its options: {mismatch}; `{check_command(path)}` "
-            "identifies them."
-        )
+        command = check_command(source if os.path.isfile(source) else "FILE")
+        raise ValueError(f"The weights in {source} do not fit {name} and its options: {mismatch}; see `{command}`.")
     return weights, sentences
 
 
 def require_classifier(weights: Mapping[str, Tensor], source: str) -> None:
     """Raise ValueError for weights of a detector or a segmentor."""
     if any(name.startswith(DENSE_PARTS) for name in weights):
-        raise ValueError(
-            f"{source} must hold a classifier, got a detector or segmentor: with its own --config, tools/test.py and "
-            "tools/predict.py take it."
-        )
+        raise ValueError(f"{source} must hold a classifier, got a detector or segmentor; give its own --config.")
 
 
 def filter_weights(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]:
@@ -210,30 +201,26 @@ def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> Noted
     return weights
 
 
+def _shape(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
 def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
     """Return the differences of two state dicts in a few words, or an empty string if names and shapes agree."""
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     surplus = [name for name in given if name not in expected]
     both = [name for name in expected if name in given]
-    shapes = [name for name in both if tuple(expected[name].shape) != tuple(given[name].shape)]
+    shapes = [name for name in both if _shape(expected[name]) != _shape(given[name])]
     # Such as quantised weights without their scales, which would be read as numbers.
     numbers = [name for name in both if expected[name].is_floating_point()]
     other = [name for name in numbers if given[name].is_sparse or not given[name].is_floating_point()]
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} parameters are missing, such as {missing[0]}")
-    if surplus:
-        parts.append(f"{len(surplus)} are unknown to the model, such as {surplus[0]}")
-    if shapes:
-        name = shapes[0]
-        parts.append(
-            f"{len(shapes)} have another shape, such as {name} with {tuple(given[name].shape)} "
-            f"instead of {tuple(expected[name].shape)}"
-        )
-    if other:
-        name = other[0]
-        parts.append(f"{len(other)} must be dense {expected[name].dtype}, such as {name} in {given[name].dtype}")
-    return "; ".join(parts)
+    found = {
+        "parameters are missing": missing,
+        "are unknown to the model": surplus,
+        "have another shape": [f"{n} with {_shape(given[n])} instead of {_shape(expected[n])}" for n in shapes],
+        "must be dense and floating": [f"{name} in {given[name].dtype}" for name in other],
+    }
+    return "; ".join(f"{len(names)} {what}, such as {names[0]}" for what, names in found.items() if names)
 
 
 def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
@@ -260,11 +247,8 @@ def _load_pretrained(model: nn.Module, weights: NotedWeights, source: str, stric
         _logger.info("Weights of %s: %s", source, sentence)
     left_out = [len(weights[name]) for name in heads if name in weights and name in missing]
     if left_out and not named_classes:
-        warnings.warn(
-            f"{source} has {left_out[0]} classes and the model {model.num_classes}: its head is left out; give "
-            f"num_classes={left_out[0]} to keep it.",
-            stacklevel=4,
-        )
+        told = f"{source} has another number of classes, so its head is left out; num_classes={left_out[0]} keeps it."
+        warnings.warn(told, stacklevel=4)
 
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:

@@ -130,10 +130,7 @@ def _pretrained_cfg(
     for key in ("mean", "std"):
         values = cfg.get(key, ())
         if len(values) != channels or not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
-            raise ValueError(
-                f"{key} must be {channels} values in [0, 1], one a channel of the images, got {list(values)}; give "
-                "--mean and --std."
-            )
+            raise ValueError(f"--mean and --std must be {channels} values in [0, 1] each, got {key} {list(values)}.")
     if len(cfg.get("label_names", ())) != head.shape[0]:
         cfg.pop("label_names", None)
     return cfg

@@ -172,10 +172,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types for foreign bytes.
-        raise ValueError(
-            f"The file {path} is not a checkpoint that can be read safely ({_reason(error)}); give a safetensors file, "
-            f"or a torch file of weights and plain values only."
-        ) from error
+        raise ValueError(f"{path} is not a checkpoint that can be read safely: {_reason(error)}.") from error
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:

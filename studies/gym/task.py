@@ -86,9 +86,8 @@ def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
 def require_difficulty(value: float, least: float, most: float = math.inf, whole: bool = True) -> None:
     """Raise ValueError unless least <= value <= most and, if whole, value is an integer."""
     if not least <= value <= most or (whole and value % 1):
-        raise ValueError(
-            f"difficulty must be {'an integer' if whole else 'a number'} from {least} to {most}, got {value}."
-        )
+        number = "an integer" if whole else "a number"
+        raise ValueError(f"difficulty must be {number} from {least} to {most}, got {value}.")
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:

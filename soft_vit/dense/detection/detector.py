@@ -13,6 +13,7 @@ from typing import Any
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 from torchvision.ops.poolers import LevelMapper
@@ -171,14 +172,14 @@ def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None
         raise ValueError(f"Options must be of {detector.__name__} ({', '.join(sorted(known))}), got {unknown[0]}.")
 
 
-def anchor_sizes(
+def make_anchors(
     sizes: Sequence[float | Sequence[float]] | None, pyramid: FeaturePyramid, octaves: int, scale: float
-) -> tuple[tuple[float, ...], ...]:
-    """Return the sides of the square anchors of each level, in pixels.
+) -> AnchorGenerator:
+    """Return the anchors of each level, in `ASPECT_RATIOS`.
 
-    sizes: one or several for each level. By default `scale` times the level's stride, which doubles from level to
-    level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002, Sec. 4). Raises ValueError for
-    sizes that do not match the levels.
+    sizes: sides of square anchors in pixels, one or several for each level. By default `scale` times the level's
+    stride, which doubles from level to level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002,
+    Sec. 4). Raises ValueError for sizes that do not match the levels.
     """
     if sizes is None:
         stride = pyramid.body.reductions[0]
@@ -189,7 +190,7 @@ def anchor_sizes(
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
         raise ValueError(f"sizes must have the same number for each of {pyramid.num_levels} levels, got {sizes}.")
-    return levels
+    return AnchorGenerator(levels, (ASPECT_RATIOS,) * len(levels))
 
 
 def stay_in_float32(*heads: nn.Module) -> None:

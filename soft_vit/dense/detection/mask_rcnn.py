@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchvision.models.detection import MaskRCNN
-from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
 from soft_vit.dense.detection.detector import (
-    ASPECT_RATIOS,
     FeaturePyramid,
     TorchvisionDetector,
-    anchor_sizes,
     check_options,
+    make_anchors,
     roi_pool,
     stay_in_float32,
 )
@@ -28,7 +26,7 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     """torchvision's Mask R-CNN on a timm model's maps of stride 4 to 32, with P6 subsampled from P5.
 
     backbone: arguments of `TimmFeatures`. num_classes: without the background. pyramid_channels: of every level. sizes:
-    of the anchors, see `anchor_sizes`; by default 32 to 512 pixels, with three per location. box_head_dim: width of
+    of the anchors, see `make_anchors`; by default 32 to 512 pixels, with three per location. box_head_dim: width of
     the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. options: those of
     torchvision, such as min_size (of the shorter side after resizing, 800 pixels; training draws from several, testing
     takes the last), max_size (of the longer side, 1333), image_mean and image_std (of values in [0, 1]),
@@ -52,10 +50,10 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     ) -> None:
         check_options(MaskRCNN, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=4, extra="pool")
-        sizes = anchor_sizes(sizes, pyramid, octaves=1, scale=8)
+        anchors = make_anchors(sizes, pyramid, octaves=1, scale=8)
         detector = MaskRCNN(
             pyramid,
-            rpn_anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
+            rpn_anchor_generator=anchors,
             box_roi_pool=roi_pool(pyramid, _BOX_SIZE),
             box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),
             box_predictor=FastRCNNPredictor(box_head_dim, num_classes + 1),

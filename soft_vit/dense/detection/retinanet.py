@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchvision.models.detection import RetinaNet
-from torchvision.models.detection.anchor_utils import AnchorGenerator
 
 from soft_vit.dense.detection.detector import (
-    ASPECT_RATIOS,
     FeaturePyramid,
     TorchvisionDetector,
-    anchor_sizes,
     check_options,
+    make_anchors,
     stay_in_float32,
 )
 from soft_vit.registry import MODELS, register
@@ -22,7 +20,7 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     """torchvision's RetinaNet on a timm model's maps of stride 8, 16 and 32, with P6 and P7 convolved from the last.
 
     backbone: arguments of `TimmFeatures`. num_classes: without a background. pyramid_channels: of every level. sizes:
-    of the anchors, see `anchor_sizes`; by default 32 to 813 pixels, nine per location. head_convs: convolutions of
+    of the anchors, see `make_anchors`; by default 32 to 813 pixels, nine per location. head_convs: convolutions of
     each head, 1 to 4. options: torchvision's, such as min_size (of the shorter side after resizing, 800 pixels;
     training draws from several, testing takes the last), max_size (of the longer side, 1333), image_mean and image_std
     (of values in [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh
@@ -45,11 +43,11 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     ) -> None:
         check_options(RetinaNet, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=8, extra="conv")
-        sizes = anchor_sizes(sizes, pyramid, octaves=3, scale=4)
+        anchors = make_anchors(sizes, pyramid, octaves=3, scale=4)
         detector = RetinaNet(
             pyramid,
             num_classes,
-            anchor_generator=AnchorGenerator(sizes, (ASPECT_RATIOS,) * len(sizes)),
+            anchor_generator=anchors,
             **options,
         )
         for head in (detector.head.classification_head, detector.head.regression_head):

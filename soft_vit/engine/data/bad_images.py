@@ -132,7 +132,5 @@ class BadImagesHook(Hook):
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
             named |= bad
             if max_share is not None and len(bad) > max_share * len(dataset):
-                raise ValueError(
-                    f"{len(bad)} of {len(dataset)} training images cannot be read, more than the share of "
-                    f"{max_share:g} that BadImagesHook allows; repair or remove the files named in the log."
-                )
+                share = f"a share of {max_share:g}"
+                raise ValueError(f"At most {share} of the images may be unreadable, got {len(bad)} of {len(dataset)}.")

@@ -87,10 +87,7 @@ class SafeCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
-            raise ValueError(
-                f"{name} is not finite, so no checkpoint is written; the newest one is from before: start from its "
-                "weights (load_from) with a lower learning rate, or resume in float32."
-            )
+            raise ValueError(f"{name} must be finite; load_from the newest checkpoint with a lower learning rate.")
         if (notes := notes_of_run(runner)) is not None:
             checkpoint["meta"][NOTES_KEY] = notes.to_dict()
 
@@ -149,10 +146,8 @@ class SafeCheckpointHook(CheckpointHook):
         try:
             yield
         except OSError as error:
-            raise ValueError(
-                f"A checkpoint could not be written to {self.out_dir} ({error.strerror or error}); the checkpoints "
-                "before are intact: make room, then go on with --resume."
-            ) from error
+            why = error.strerror or error
+            raise ValueError(f"{self.out_dir} must take a checkpoint ({why}); make room, then --resume.") from error
         finally:
             self.file_backend = backend
         for method, path in later.removed:

@@ -47,10 +47,7 @@ class RunChecksHook(Hook):
         owners = (model, getattr(model, "model", None), getattr(model, "head", None))
         head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
         if classes is not None and head is not None and len(classes) > head:
-            raise ValueError(
-                f"The training data has {len(classes)} classes and the model has {head}; set num_classes to "
-                f"{len(classes)}."
-            )
+            raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)

@@ -96,10 +96,8 @@ class WatchHook(Hook):
         runner.visualizer.add_scalars({**values, "epoch": runner.epoch + 1, "iter": step}, step=step)
         runner.logger.info(f"Iteration {step}: " + "  ".join(f"{name}: {value:.2e}" for name, value in values.items()))
         if dead := [name for name, share in shares.items() if share < MIN_SHARE]:
-            runner.logger.warning(
-                f"These attentions contribute less than {MIN_SHARE:g} of their layer's output: {', '.join(dead)}. "
-                "tools/analysis/attention_health.py shows details."
-            )
+            which = f"contribute less than {MIN_SHARE:g} of their layer's output: {', '.join(dead)}"
+            runner.logger.warning(f"These attentions {which}; see tools/analysis/attention_health.py.")
 
 
 def label_text(sample: Any, names: Sequence[str] | None) -> str:

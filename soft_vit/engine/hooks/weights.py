@@ -44,16 +44,11 @@ class WeightsHook(Hook):
         of_timm = hasattr(network, "pretrained_cfg")
         if runner._resume:
             if "message_hub" not in checkpoint:
-                raise ValueError(
-                    "A checkpoint to resume from must hold the state of a run; begin a run from weights with load_from."
-                )
+                raise ValueError("--resume needs the checkpoint of a run; begin one from other weights with load_from.")
             require_match(runner, checkpoint)
             classes, trained = _classes(runner), [str(name) for name in notes_of(checkpoint).cfg.get("label_names", ())]
             if classes and trained and classes != trained:
-                raise ValueError(
-                    f"The training data must have the classes of the checkpoint, {', '.join(trained[:10])}, got "
-                    f"{', '.join(classes[:10])}; begin a run with other classes from its weights with load_from."
-                )
+                raise ValueError(f"The classes must be {', '.join(trained[:10])}, got {', '.join(classes[:10])}.")
             if of_timm:
                 # Refuses notes of another model with equal parameter names.
                 filter_weights(unwrap_state_dict(checkpoint), network)
@@ -61,10 +56,7 @@ class WeightsHook(Hook):
             self._begin(runner, checkpoint, network if of_timm else None)
         else:
             for name, (trained, tested) in changed_options(checkpoint, runner.cfg).items():
-                runner.logger.warning(
-                    f"model.{name} was {trained!r} in training and is {tested!r} now (None: the default); set it as in "
-                    "training unless the change is intended."
-                )
+                runner.logger.warning(f"model.{name} was {trained!r} in training, now {tested!r} (None: the default).")
             if self.ema is not None:
                 choose_weights(checkpoint, self.ema)
             if of_timm:
@@ -89,10 +81,7 @@ class WeightsHook(Hook):
         own = getattr(network, "num_classes", None)
         names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
         if own and names and own < len(names):
-            raise ValueError(
-                f"The test images must be of the {own} classes of the model, got {len(names)}; set model.num_classes, "
-                "or give images in folders that are named like classes of the model, as --data-root."
-            )
+            raise ValueError(f"The test images must be of the {own} classes of the model, got {len(names)}.")
 
 
 def _classes(runner: Runner) -> list[str]:
@@ -108,9 +97,7 @@ def require_match(runner: Runner, checkpoint: dict, exact: bool = True) -> None:
     mismatch = describe_mismatch(expected, given)
     fitting = any(name in given and expected[name].shape == given[name].shape for name in expected)
     if mismatch and (exact or not fitting):
-        raise ValueError(
-            f"The checkpoint belongs to another model: {mismatch}; use the config that it was trained with."
-        )
+        raise ValueError(f"The config must be that of the checkpoint: {mismatch}.")
 
 
 def changed_options(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -145,6 +132,5 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
             network.eval().forward(torch.zeros(1, 3, height, width, device=weight.device, dtype=weight.dtype))
     except Exception as error:
         # Each architecture raises an error of its own.
-        raise ValueError(
-            f"img_size must fit {type(network).__name__}, got {height} x {width} ({one_line(error)})."
-        ) from error
+        name = type(network).__name__
+        raise ValueError(f"img_size must fit {name}, got {height} x {width} ({one_line(error)}).") from error

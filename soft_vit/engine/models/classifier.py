@@ -82,9 +82,7 @@ class TimmProgressClassifier(TimmClassifier):
             # With as many images as classes, labels would be broadcast to scores.
             raise ValueError("model.loss.use_soft=True needs mixup, cutmix or smoothing in data_preprocessor.")
         if not is_soft and ("gt_score" if self.multi_label else "gt_label") not in data_samples[0]:
-            raise ValueError(
-                f"multi_label must be equal in model and data sets, got model.multi_label={self.multi_label}."
-            )
+            raise ValueError(f"model.multi_label must be that of the data sets, got {self.multi_label}.")
         losses = super()._get_loss(cls_score, data_samples, **kwargs)
         if self.multi_label:
             return losses

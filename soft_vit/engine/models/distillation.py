@@ -91,9 +91,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         told = {name: noted[name] for name in ("mean", "std") if name in noted and name not in given}
         model.pretrained_cfg = {**model.pretrained_cfg, **told}
     if not fits:
-        raise ValueError(
-            f"teacher must have the student's {num_classes} classes, got {options['model_name']} with other ones."
-        )
+        raise ValueError(f"teacher must have the student's {num_classes} classes, got {options['model_name']}.")
     img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
     return Teacher(model, mean, std, img_size)
 

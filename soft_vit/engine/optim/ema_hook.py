@@ -146,9 +146,7 @@ def choose_weights(checkpoint: dict, ema: bool) -> None:
     other = checkpoint.get("ema_state_dict")
     if other is None:
         if ema:
-            raise ValueError(
-                "ema=True needs a checkpoint with averaged weights; test the plain ones of this checkpoint."
-            )
+            raise ValueError("ema=True needs a checkpoint with averaged weights.")
     elif not ema:
         plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
         checkpoint["state_dict"] = plain

@@ -125,25 +125,18 @@ class SafeOptimWrapper(OptimWrapper):
             self._scaler.update(scale)
             return False
         self._scaler.update()
-        self._log(
-            f"a gradient overflowed in float16; the step is skipped and the loss scale is {self._scaler.get_scale():g}."
-        )
+        self._log(f"a gradient overflowed in float16; skipped, and the loss scale is {self._scaler.get_scale():g}.")
         return True
 
     def _count_skipped(self) -> None:
         self.skipped += 1
         self._skipped_in_a_row += 1
         self.message_hub.update_scalar("train/skipped_steps", self.skipped)
-        self._log(
-            "the loss or a gradient is not finite; the step is skipped, "
-            f"{self._skipped_in_a_row} in a row and {self.skipped} in all."
-        )
+        counts = f"{self._skipped_in_a_row} in a row and {self.skipped} in all"
+        self._log(f"the loss or a gradient is not finite; the step is skipped, {counts}.")
         if self._skipped_in_a_row >= self.max_skipped:
-            raise ValueError(
-                f"Losses and gradients must be finite, got {self._skipped_in_a_row} steps in a row that are not, up to "
-                f"iteration {self._inner_count}; start from the newest checkpoint (load_from) with a lower learning "
-                "rate, or resume in float32."
-            )
+            steps = f"{self._skipped_in_a_row} skipped steps in a row at iteration {self._inner_count}"
+            raise ValueError(f"Gradients must be finite, got {steps}; load_from the newest checkpoint at a lower lr.")
 
     def _log(self, sentence: str) -> None:
         print_log(f"Iteration {self._inner_count}: {sentence}", "current", logging.WARNING)

@@ -34,18 +34,13 @@ class TimmOptimizers(Registry):
         try:
             info = get_optimizer_info(key.removeprefix("lookahead_"))
         except ValueError:
-            raise ValueError(
-                f"optimizer.type must be a name of timm.optim.list_optimizers(), got timm.{key}."
-            ) from None
+            raise ValueError(f"type must be of timm.optim.list_optimizers(), got timm.{key}.") from None
         if info.second_order:
             raise ValueError(f"optimizer.type must be a first-order optimizer, got timm.{key}.")
 
         def build(params: Any, lr: float | None = None, **options: Any) -> Optimizer:
             if misplaced := [name for name in _OF_GROUPS if name in options]:
-                raise ValueError(
-                    f"{misplaced[0]} must be an entry of paramwise_cfg with constructor='TimmOptimWrapperConstructor', "
-                    "got one of optimizer."
-                )
+                raise ValueError(f"{misplaced[0]} must be in paramwise_cfg of TimmOptimWrapperConstructor.")
             if lr is None:
                 raise ValueError(f"optimizer.lr must be a number, got {lr}.")
             try:

@@ -22,10 +22,7 @@ def only_run_in(work_dir: str | Path) -> Iterator[None]:
                 # Unlike flock, it does not belong to data workers as well, which outlive a killed run by seconds.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            raise ValueError(
-                f"work_dir must not be the folder of a run that goes on, got {work_dir}; each would remove the other's "
-                "checkpoints. If none goes on, remove .lock in it."
-            ) from None
+            raise ValueError(f"work_dir must not be that of a run that goes on, got {work_dir}.") from None
         except OSError:
             # The file system lacks locks.
             pass

@@ -23,10 +23,7 @@ def _with_positions(dataloader: dict) -> dict:
     """
     batches = dataloader.get("batch_sampler")
     if batches is not None and not hasattr(DATA_SAMPLERS.get(batches["type"]), "begin"):
-        raise ValueError(
-            "train_dataloader.batch_sampler must be None or TokenBudgetSampler for a run that resumes within an epoch; "
-            "otherwise, set train_cfg.type to EpochBasedTrainLoop instead of train_cfg.by_epoch."
-        )
+        raise ValueError("batch_sampler must be None or TokenBudgetSampler, or train_cfg.type EpochBasedTrainLoop.")
     return {
         **dataloader,
         "dataset": {"type": SeededDataset, "dataset": dataloader["dataset"]},
@@ -55,10 +52,7 @@ def _require_batch(loader: DataLoader) -> None:
     if len(loader) == 0:
         # The loader's own batch_size is None if the config names a batch sampler.
         images, batch_size = len(loader.dataset), loader.batch_sampler.batch_size
-        raise ValueError(
-            f"The training data has {images} images, and a batch of {batch_size} in each process needs more; set "
-            "train_dataloader.batch_size lower, or its drop_last to False."
-        )
+        raise ValueError(f"batch_size must be less for {images} images, or drop_last False, got {batch_size}.")
 
 
 def _drop_late_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:

@@ -178,13 +178,8 @@ class BatchPositionHook(Hook):
         both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
-            raise ValueError(
-                f"The checkpoint {both}; resume with the same data and global batch, or start a run from its weights "
-                "with load_from."
-            )
-        runner.logger.warning(
-            f"The checkpoint {both}: the order of samples is the same, the random numbers of steps differ."
-        )
+            raise ValueError(f"The checkpoint {both}; resume with the same data and batch, or use load_from.")
+        runner.logger.warning(f"The checkpoint {both}: samples are the same, random numbers of steps differ.")
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:

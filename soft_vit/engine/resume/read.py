@@ -72,9 +72,7 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
         entry = Entry("address", "address", _cache_name(filename), (filename,))
         path = download(entry, hub_folder() / "addresses", load_checkpoint_file)
     except ValueError as error:
-        raise ValueError(
-            f"{filename} cannot be fetched ({str(error).rstrip('.')}); download it and give its path."
-        ) from None
+        raise ValueError(f"{filename} cannot be fetched ({error}); download it and give its path.") from None
     return load_checkpoint_file(path, map_location)
 
 
