@@ -26,6 +26,7 @@ def with_kernels(monkeypatch):
     """A device that has the kernels."""
     monkeypatch.setattr(support, "INSTALLED", True)
     monkeypatch.setattr(support, "INTERPRETED", True)
+    monkeypatch.setattr(support, "interpreter_unavailable_reason", lambda: None)
 
 
 @pytest.mark.parametrize(
