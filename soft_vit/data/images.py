@@ -155,8 +155,8 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
 
     The images lie in `root/split`, in an archive of it, or in root itself. A line of `split.txt` is a file name and its
     classes, separated by TABs, or by spaces in a line without TABs. `split.csv` has a header and the file name in its
-    first column. Its second and last column holds the classes, separated by `|`, `;` or spaces; or each further column
-    is a class, with 1 for images that have it and 0 for others.
+    first column. Its second and last column holds the classes, separated by `|`, `;`, commas or spaces; or each further
+    column is a class, with 1 for images that have it and 0 for others.
 
     classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
     else all names in the list of `train`, sorted. Images that the list leaves out are not used.
@@ -187,24 +187,29 @@ def _present(root: Path, split: str) -> str:
 
 def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None]:
     """Return the labels of each listed file, and the classes if each has a column."""
-    table = root / f"{split}.csv"
-    if not table.is_file():
-        if not (root / f"{split}.txt").is_file():
-            raise FileNotFoundError(f"A list of labels must exist as {table} or {table.with_suffix('.txt')}.")
-        lines = read_lines(root / f"{split}.txt")
-        rows = [line.split("\t" if "\t" in line else None) for line in lines]
-        return {name.strip(): [label.strip() for label in labels] for name, *labels in rows}, None
-    (_, *columns), *rows = csv.reader(read_lines(table))
-    if bad := [row for row in rows if len(row) != 1 + len(columns)]:
-        raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
-    if len(columns) == 1:
-        return {name: [label for label in re.split(r"[|;\s]+", labels) if label] for name, labels in rows}, None
-    if bad := [(name, flag) for name, *flags in rows for flag in flags if flag.strip() not in ("0", "1")]:
-        raise ValueError(f"Columns of classes in {table} must hold 0 or 1, got {bad[0][1]!r} for {bad[0][0]}.")
-    return {
-        name: [column for column, flag in zip(columns, flags, strict=True) if flag.strip() == "1"]
-        for name, *flags in rows
-    }, columns
+    table, columns = root / f"{split}.csv", None
+    if table.is_file():
+        lines = read_lines(table)
+        if len(lines) < 2 or "," not in lines[0]:
+            raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
+        (_, *columns), *rows = csv.reader(lines)
+        if bad := [row for row in rows if len(row) != 1 + len(columns)]:
+            raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
+        if len(columns) == 1:
+            columns, rows = None, [[name, *filter(None, re.split(r"[|;,\s]+", labels))] for name, labels in rows]
+        elif bad := [(name, flag) for name, *flags in rows for flag in flags if flag.strip() not in ("0", "1")]:
+            raise ValueError(f"Columns of classes in {table} must hold 0 or 1, got {bad[0][1]!r} for {bad[0][0]}.")
+        else:
+            rows = [[name, *(c for c, flag in zip(columns, flags, strict=True) if int(flag))] for name, *flags in rows]
+    else:
+        table = table.with_suffix(".txt")
+        if not table.is_file():
+            raise FileNotFoundError(f"A list of labels must exist as {root / split}.csv or {table}.")
+        rows = [line.split("\t" if "\t" in line else None) for line in read_lines(table)]
+    listed = {name.strip(): [label.strip() for label in labels] for name, *labels in rows}
+    if len(listed) < len(rows) or not rows:
+        raise ValueError(f"{table} must list each image once, got {len(rows)} rows for {len(listed)} images.")
+    return listed, columns
 
 
 def is_image(path: str | PurePath) -> bool:

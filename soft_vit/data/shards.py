@@ -35,7 +35,7 @@ class Shards:
             for entry in storage.entries():
                 folder, name = posixpath.split(entry.name)
                 key, _, kind = name.partition(".")
-                part = "image" if is_image(name) else kind
+                part = "image" if is_image(name) and "." not in kind else kind
                 members.setdefault(posixpath.join(folder, key), {})[part] = entry
             for key, parts in members.items():
                 if "image" not in parts:
@@ -43,6 +43,8 @@ class Shards:
                 if not {"cls", "json"} & parts.keys():
                     raise ValueError(f"Every image of {storage.path} must have a label {key}.cls or {key}.json.")
                 self.samples.append((shard, parts["image"], parts.get("cls") or parts["json"]))
+        if not self.samples:
+            raise ValueError(f"{root} must hold images in shards {split}*.tar, whose names have one dot.")
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -144,6 +144,7 @@ def test_a_flat_folder_with_a_list(tmp_path, lines):
 LISTS = {
     "csv": "file,labels\n0.png,b|a\n1.png,\n2.png,c\n",
     "columns.csv": "file,a,b,c\n0.png,1,1,0\n1.png,0,0,0\n2.png,0,0,1\n",
+    "commas.csv": 'file,labels\n0.png,"b,a"\n1.png,""\n2.png,c\n',
     "txt": "0.png b a\n1.png\ntrain/2.png c\n",
     "tabs.txt": "0.png\tb\ta\n1.png\n2.png\tc\n",
 }
@@ -178,6 +179,10 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
         ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
         ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png"),
         ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
+        ("csv", "file,labels\n0.png,a\n0.png,b\n", ValueError, "2 rows for 1 images"),
+        ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
+        ("csv", "", ValueError, "header"),
+        ("txt", "", ValueError, "0 rows"),
         ("txt", "0.png a\n", ValueError, "'a'"),
         ("json", "{}", FileNotFoundError, "train.csv"),
     ],

@@ -127,9 +127,8 @@ def make_shard(path: Path, members: dict[str, bytes]) -> None:
 
 def test_shards(tmp_path):
     make_shard(tmp_path / "train-0000.tar", {"0.png": encoded(0), "0.cls": b"1", "1.png": encoded(1), "1.cls": b"0\n"})
-    make_shard(
-        tmp_path / "train-0001.tar", {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": encoded(2), "a/2.txt": b""}
-    )
+    second = {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": encoded(2), "a/2.seg.png": b""}
+    make_shard(tmp_path / "train-0001.tar", second)
     make_shard(tmp_path / "val-0000.tar", {"9.png": encoded(9), "9.cls": b"0"})
     found = find_named_images("wds/", tmp_path, "train")
     assert found.classes is None
@@ -152,6 +151,7 @@ def test_shards(tmp_path):
         ("hfds//no/such", {}, FileNotFoundError, "no/such"),
         ("wds/", {}, FileNotFoundError, "train"),
         ("wds/", {"0.png": encoded(0)}, ValueError, "0.cls"),
+        ("wds/", {"0.a.png": encoded(0), "0.a.cls": b"1"}, ValueError, "one dot"),
         ("wds/", {"0.png": encoded(0), "0.cls": b"cat"}, ValueError, "'cat'"),
         ("wds/", {"0.png": encoded(0), "0.cls": b"2"}, ValueError, "got 2"),
     ],
