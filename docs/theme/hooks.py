@@ -25,6 +25,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from soft_vit.layers import ATTENTIONS
+
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 # A paragraph of one picture.
@@ -41,6 +43,8 @@ log = logging.getLogger("mkdocs.hooks.api")
 
 # How the paths of internal modules begin, of which the API shows the names in an `__all__` alone.
 INTERNAL = tuple(f"soft_vit.{name}" for name in ("cli", "layers.", "models.", "ops.", "predict.app", "text_tables"))
+# Classes of internal modules that it shows too, without their members.
+ATTENTION_CLASSES = {f"{cls.__module__}.{cls.__qualname__}" for cls in ATTENTIONS.values()}
 # The names on each page of the API, by the page's path.
 names_of: dict[str, list[str]] = {}
 
@@ -170,7 +174,9 @@ def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -
             paths = [member.path for member in new]
             shown.update(paths)
             names += paths
-            sections += [f"## {module.path}", *(f"::: {path}" for path in paths)]
+            hide = "\n    options: {members: false}"
+            entries = (f"::: {path}{hide * (path in ATTENTION_CLASSES)}" for path in paths)
+            sections += [f"## {module.path}", *entries]
     return "\n\n".join(sections) + "\n"
 
 
@@ -179,9 +185,9 @@ def _public(module: griffe.Module) -> list[griffe.Object]:
     if module.exports is not None:
         listed = [module[name] for name in module.exports if isinstance(name, str)]
         return list(dict.fromkeys(member.final_target if member.is_alias else member for member in listed))
+    own = [member for member in module.members.values() if not member.is_alias and not member.is_module]
     if module.path.startswith(INTERNAL):
-        return []
-    own = (member for member in module.members.values() if not member.is_alias and not member.is_module)
+        return [member for member in own if member.path in ATTENTION_CLASSES]
     return [member for member in own if member.has_docstring and not member.name.startswith("_")]
 
 

@@ -55,9 +55,9 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
     class_token, global_pool: by default a class token, and pooling by it, if the attention treats it as any other
         token; otherwise, and for `none`, the mean of all tokens.
-    sr_ratio: side of the window of tokens that a reduced token summarises.
 
-    Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64.
+    Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64, and
+    `sr_ratio`, the side of the window of tokens that a reduced token summarises.
     """
 
     def __init__(
