@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.memory import memory_source, training_memory
-from benchmarks.models import measure_models, try_steps
+from benchmarks.models import measure_models
 from benchmarks.report import Report
 from benchmarks.timer import MIN_ROUNDS, require_at_least
 from soft_vit.cli import add_img_size_option
@@ -67,8 +67,6 @@ def compare_attentions(
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
             row |= count(model, img_size, batch_size, device)
-            # Counting on a CPU does not run the model: an error in a step must appear here, in the row of its model.
-            try_steps(model, batch_size, img_size, device)
         except Exception as error:
             # A failure of one attention, such as out of memory, is a result and does not end the comparison.
             row["error"] = error_cell(error)

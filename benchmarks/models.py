@@ -92,20 +92,6 @@ def measure_models(
     return [replace(timing, flops=flops[timing.target]) for timing in timings]
 
 
-def try_steps(
-    name: str,
-    batch_size: int,
-    img_size: tuple[int, int],
-    device: str | torch.device,
-    dtype: torch.dtype = torch.float32,
-    modes: Sequence[str] = MODES,
-) -> None:
-    """Run one step of a model in each mode, to find errors before `measure_models`."""
-    model = create_variant(name, img_size).to(device)
-    for mode in modes:
-        _make_step(mode, name, model, img_size, device, dtype, batch_size)()
-
-
 def default_limit(device: str | torch.device, size: tuple[int, int]) -> int:
     """Return the largest batch to try: on a GPU as many pixels as `MAX_ON_GPU` images of 224 x 224 have."""
     if torch.device(device).type != "cuda":

@@ -27,6 +27,7 @@ from soft_vit.weights.files import ensure_writable
 
 LOG_NAME = "console.log"
 
+COLUMNS = ("attention", "model", "top1", "images", "minutes", "error")
 Row = dict[str, Any]
 """The run of one attention: attention, model, top1 of its last validation in percent, images, minutes, error."""
 
@@ -49,7 +50,7 @@ def compare_accuracy(
     attention or size and for jobs below 1, and FileNotFoundError for a missing config.
     """
     models = {model_name(attention, size): attention for attention in attentions}
-    rows = {name: Row(attention=attention, model=name, top1=None) for name, attention in models.items()}
+    rows = {name: Row(dict.fromkeys(COLUMNS), attention=own, model=name) for name, own in models.items()}
     find_config(config)
     pool = ThreadPoolExecutor(jobs)
     threads = max(1, torch.get_num_threads() // jobs)
@@ -89,7 +90,7 @@ def accuracy_table(rows: Sequence[Row]) -> str:
     """Return a Markdown table. The cells of unfinished runs are empty."""
 
     def figures(row: Row) -> tuple[str, str]:
-        return (row.get("error", ""), "") if row["top1"] is None else (f"{row['top1']:.1f}", f"{row['minutes']:.1f}")
+        return (row["error"] or "", "") if row["top1"] is None else (f"{row['top1']:.1f}", f"{row['minutes']:.1f}")
 
     header = ["attention", "model", "top-1 (%)", "minutes"]
     return markdown_table(header, [(row["attention"], row["model"], *figures(row)) for row in rows])
@@ -111,9 +112,7 @@ def main(argv: Sequence[str]) -> None:
     out = arguments.pop("out") or arguments["work_dir"] / "accuracy"
     ensure_writable(f"{out}.md")
     command = shlex.join(["python", "-m", "studies", "attentions", *argv])
-    columns = ("attention", "model", "top1", "images", "minutes", "error")
     for rows in compare_accuracy(**arguments):
-        lines = [{column: row.get(column) for column in columns} for row in rows]
-        report = Report("Accuracy of attentions", str(arguments["config"]), [accuracy_table(rows)], lines)
+        report = Report("Accuracy of attentions", str(arguments["config"]), [accuracy_table(rows)], rows)
         report.write(out, command, machine_description())
     print(report.page(command, machine_description()))

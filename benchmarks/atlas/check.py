@@ -24,6 +24,11 @@ def check(path: Path) -> None:
         case = " ".join(map(str, case_of(row)))
         if cases[case_of(row)] > 1:
             raise ValueError(f"There must be one row of {case}, got {cases[case_of(row)]}.")
+        if row.seconds is None and not row.note:
+            raise ValueError(f"{case} must have a note that explains the missing figures.")
+        for median, lower, upper in spreads_of(row):
+            if median is not None and not 0 < lower <= median <= upper < math.inf:
+                raise ValueError(f"{case} must have a median between quartiles, got {median} for {lower} to {upper}.")
         # Figures in a file have four digits.
         if not row.note and steadiness(spreads_of(row)[0], slack=1e-3):
             raise ValueError(f"{case} must have the note {UNSTABLE}: its quartiles are {STEADY:.0%} apart, or more.")

@@ -1,12 +1,11 @@
 """Measured tables as CSV files: machine, date and command in comments at the top; a run continues its table."""
 
 import csv
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from benchmarks.timer import Spread, machine_description
 from soft_vit.text_tables import csv_table
@@ -102,48 +101,22 @@ def write_table(path: Path, table: Table) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table that `write_table` wrote. ValueError for the first mistake in another file."""
+    """Read a table that `write_table` wrote. ValueError for another file."""
     lines = path.read_text(encoding=ENCODING).splitlines()
-    comments = [line[1:].strip().partition(": ") for line in lines if line.startswith("#")]
-    head = {name: value.strip() for name, _, value in comments}
-    if missing := [name for name in HEAD if not head.get(name)]:
-        raise ValueError(f"{path} must begin with a line '# {missing[0]}: ...'.")
-    date.fromisoformat(head["date"])
-    found, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
-    if found != COLUMNS or not body:
-        raise ValueError(f"{path} must have rows with the columns {','.join(COLUMNS)}, got {','.join(found)}.")
-    rows, types = [], get_type_hints(AttentionRow)
-    for number, cells in enumerate(body, 1):
-        try:
-            rows.append(_row(types, cells))
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}.") from error
-    return Table(**{name: head[name] for name in HEAD}, rows=rows)
+    head = dict(line[1:].strip().split(": ", 1) for line in lines if line.startswith("#"))
+    columns, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
+    if columns != COLUMNS or head.keys() != {*HEAD}:
+        raise ValueError(f"{path} must have {', '.join(HEAD)} after #, and the columns {','.join(COLUMNS)}.")
+    types = get_type_hints(AttentionRow)
+    rows = [
+        AttentionRow(**{name: _value(types[name], cell) for name, cell in zip(COLUMNS, cells, strict=True)})
+        for cells in body
+    ]
+    return Table(**head, rows=rows)
 
 
-def _row(types: Mapping[str, Any], cells: Sequence[str]) -> AttentionRow:
-    if len(cells) != len(COLUMNS):
-        raise ValueError(f"there must be {len(COLUMNS)} cells, got {len(cells)}")
-    values = {name: _value(name, cell, types[name]) for name, cell in zip(COLUMNS, cells, strict=True)}
-    if None in values.values() and not values["note"]:
-        raise ValueError("the note must explain the missing figures")
-    row = AttentionRow(**values)
-    for median, lower, upper in spreads_of(row):
-        known = [x for x in (lower, median, upper) if x is not None]
-        if known != sorted(known):
-            raise ValueError(f"the median must be between its quartiles, got {median} for {lower} to {upper}")
-    return row
-
-
-def _value(name: str, cell: str, hint: Any) -> Any:
-    """Return a cell by the type of its column. ValueError where it does not fit."""
-    if hint is str:
-        return cell
-    if not cell and type(None) in get_args(hint):
-        return None
-    value = (int if hint is int else float)(cell)
-    # An attention that was skipped has 0 rounds, and some layers 0 MB.
-    may_be_zero = name in ("rounds", "megabytes")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
-        raise ValueError(f"{name} must be a positive number, got {cell}")
-    return value
+def _value(hint: Any, cell: str) -> Any:
+    """Return a cell by the type of its column."""
+    if hint is str or not cell:
+        return cell if hint is str else None
+    return int(cell) if hint is int else float(cell)

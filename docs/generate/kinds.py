@@ -18,12 +18,6 @@ from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, choose_attention, shipped_table
 from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
 
-HEAD = """# Each attention
-The table compares all attention types; a section for each follows. Columns with the names of [tasks](gym/tasks.md) are
-accuracies in percent, means over seeds, from [the gym](gym/README.md). Compare them with those of `none`, the baseline
-without attention.
-"""
-
 WINS = f"""`N, ...` is the [break-even length](glossary.md): the number of tokens above which an attention takes less
 time, or less memory of training, than fused softmax attention. Ranges are from quartiles. Measured for heads of 32
 channels ([the atlas](atlas.md)): {measured_with()}. """
@@ -67,7 +61,7 @@ def choices_table() -> str:
 
 
 def kinds_page(gym: Path, atlas: Table) -> str:
-    """Return the page in Markdown, from a CSV file of the gym's runs and a table of the atlas."""
+    """Return the tables and sections in Markdown, from a CSV file of the gym's runs and a table of the atlas."""
     scores, found = gym_scores(gym), crossings(atlas.rows, HEAD_DIM)
     tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
     rows = []
@@ -77,7 +71,7 @@ def kinds_page(gym: Path, atlas: Table) -> str:
         rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
     overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES)], rows)
     sections = [_section(kind, scores[kind], found) for kind in ATTENTIONS]
-    return "\n".join([HEAD, f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
+    return "\n".join([f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
 
 
 def _mean(accuracies: Sequence[float]) -> str:

@@ -49,6 +49,11 @@ def counts() -> dict[str, dict[str, str]]:
     return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES}
 
 
+def head(name: str) -> str:
+    """Return the text of a page above the first figures, which begin with `N`."""
+    return (ROOT / name).read_text().partition("`N, ")[0]
+
+
 def models_table() -> str:
     """Return the table of weights."""
     return zoo_table(ENTRIES, counts(), read_rates(SPEEDS["224 x 224"]))
@@ -58,7 +63,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
-    "docs/kinds.md": lambda: kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
+    "docs/kinds.md": lambda: head("docs/kinds.md") + kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
     "docs/images/scatter.svg": lambda: scatter(
         {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
     ),

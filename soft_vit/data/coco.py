@@ -125,8 +125,6 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
 
 
 def _load(path: Path) -> dict[str, list]:
-    if not path.is_file():
-        raise FileNotFoundError(f"The annotation file {path} does not exist.")
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -95,13 +95,10 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
 
 
 def read_image(path: str | Path) -> Image.Image:
-    """Return the image in a file, in RGB; see `decode_image`. Raises FileNotFoundError or BadImage."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"The image {path} does not exist.")
+    """Return the image in a file, in RGB; see `decode_image`. Raises OSError or BadImage."""
     try:
-        return decode_image(path.read_bytes())
-    except (OSError, BadImage) as error:
+        return decode_image(Path(path).expanduser().read_bytes())
+    except BadImage as error:
         raise BadImage(f"{path} cannot be read as an image ({error}).") from error
 
 
@@ -121,8 +118,6 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     Raises FileNotFoundError for a missing folder or list, ValueError for an empty class and for labels that do not fit.
     """
     root = Path(root).expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"The folder {root} does not exist.")
     split = _present(root, split)
     storage = require_storage(root, split)
     entries, left_out = [], Counter()

@@ -104,9 +104,6 @@ def find_label_maps(
     """
     root = Path(root).expanduser()
     images, maps = (FolderStorage(root / kind / split) for kind in ("images", "annotations"))
-    for folder in (images.path, maps.path):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"The folder {folder} does not exist.")
     pairs = [
         (entry, Entry(str(Path(entry.name).with_suffix(".png")))) for entry in images.entries() if is_image(entry.name)
     ]

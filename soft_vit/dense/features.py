@@ -47,8 +47,6 @@ class TimmFeatures(nn.Module):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        if pretrained and checkpoint_path:
-            raise ValueError(f"pretrained must be False with a checkpoint_path, got {checkpoint_path!r}.")
         self.model_name = model_name
         self.source = TIMM_PREFIX + model_name if pretrained else checkpoint_path
         self.norm_eval = norm_eval

@@ -249,8 +249,6 @@ def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str
 def _share_data_root(cfg: Config, old: Any) -> None:
     if cfg.get("data_root") is None:
         return
-    if isinstance(cfg.data_root, list | tuple):
-        raise ValueError(f"data_root must be one folder, got {cfg.data_root}.")
     cfg.data_root = str(cfg.data_root)
     for dataset in _datasets_of(cfg):
         if _takes_data_root(dataset) and dataset.get("data_root") in (None, old):

@@ -21,7 +21,6 @@ class ClassificationMetric(BaseMetric):
     topk: the k of each accuracy; one above the number of classes counts as that number. class_indices: the classes of
     the images, if not all; predictions are restricted to them. confusion: keep the table
     `confusion_table`, `[C, C]`, images by true class (row) and predicted class (column), of class_indices where given.
-    Raises ValueError for a k below 1.
 
     Processes exchange sums, not predictions. Samplers such as DefaultSampler repeat images at the end to give each rank
     the same number; the repeated ones are not counted.
@@ -40,8 +39,6 @@ class ClassificationMetric(BaseMetric):
     ) -> None:
         super().__init__(**kwargs)
         self.topk = (topk,) if isinstance(topk, int) else tuple(topk)
-        if min(self.topk) < 1:
-            raise ValueError(f"topk must be positive ints, got {self.topk}.")
         self.class_indices = None if class_indices is None else torch.as_tensor(class_indices)
         self.confusion = confusion
         self.confusion_table: Tensor | None = None

@@ -81,8 +81,6 @@ def choose_attention(
     """
     table = shipped_table()
     mode = "training" if training else "inference"
-    if isinstance(kinds, str) or (kinds is not None and not kinds):
-        raise ValueError(f"kinds must be a list of names of soft_vit.layers.ATTENTIONS, got {kinds!r}.")
     scores = gym_scores()
     good = {kind for kind in MIXES_ALL if scores.get(kind, 0.0) >= scores["softmax"] - MOST_LOST}
     wanted = set(kinds or MIXES_ALL)

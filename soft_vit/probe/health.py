@@ -127,8 +127,6 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Prob
     images: at least one, `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2
     entries. Raises ValueError for a model without attentions of this package.
     """
-    if not images:
-        raise ValueError("images must be at least 1, got 0.")
 
     def visit(found: Probe, matrix: Tensor) -> None:
         found.num_tokens, found.row_sum = matrix.shape[-2], matrix.sum(-1).mean().item()

@@ -71,8 +71,6 @@ def convert(
     ValueError for a target that exists or has the wrong suffix for its layout.
     """
     target = Path(target)
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}.")
     suffixes = (".safetensors",) if layout == "safetensors" else (".pth", ".pt", ".bin")
     if target.suffix not in suffixes:
         raise ValueError(f"target must end in {' or '.join(suffixes)} for the layout {layout}, got {target}.")

@@ -19,16 +19,8 @@ REACHED = 0.9
 CSV_COLUMNS = ("task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
 CSV_COLUMNS += ("share", "steps_to_90", "cpu_seconds")
 # Other attentions are drawn in grey.
-COLOURS = {
-    "none": "black",
-    "softmax": "C0",
-    "soft": "C1",
-    "soft_plus": "C3",
-    "linear": "C2",
-    "nystrom": "C4",
-    "performer": "C6",
-    "linformer": "C9",
-}
+COLOURED = ("softmax", "soft", "linear", "soft_plus", "nystrom", "performer", "linformer")
+COLOURS = {"none": "black", **{kind: f"C{number}" for number, kind in enumerate(COLOURED)}}
 
 
 class Score(NamedTuple):

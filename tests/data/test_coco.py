@@ -149,7 +149,7 @@ def test_a_malformed_file_is_refused_in_one_sentence(read, case):
 
 
 def test_missing_files_are_errors(read, tmp_path):
-    with pytest.raises(FileNotFoundError, match="annotation file"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         read_coco(tmp_path / "nowhere.json", [])
     with pytest.raises(ValueError, match="Images without a file"):
         read(content(annotation()), files=["c.jpg"])

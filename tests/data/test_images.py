@@ -234,7 +234,7 @@ def flat(root: Path, text: str | None) -> None:
 @pytest.mark.parametrize(
     ("make", "split", "error", "message"),
     [
-        (lambda root: root.rmdir(), "train", FileNotFoundError, "does not exist"),
+        (lambda root: root.rmdir(), "train", FileNotFoundError, "must have a folder train"),
         (make_tree, "test", FileNotFoundError, r"test\.tar"),
         (lambda root: (root / "train" / "a").mkdir(parents=True), "train", ValueError, "must hold images"),
         (lambda root: (make_tree(root) / "train/empty").mkdir(), "train", ValueError, "such as empty"),
@@ -332,6 +332,6 @@ def test_reading_one_file(tmp_path):
     (tmp_path / "photo.png").write_bytes(picture(7))
     (tmp_path / "notes.png").write_text("no image")
     assert np.asarray(read_image(tmp_path / "photo.png")).tolist() == np.full((5, 7, 3), 7).tolist()
-    for name, error in (("notes.png", BadImage), ("none.png", FileNotFoundError), ("", FileNotFoundError)):
+    for name, error in (("notes.png", BadImage), ("none.png", FileNotFoundError), ("", IsADirectoryError)):
         with pytest.raises(error, match=re.escape(str(tmp_path / name))):
             read_image(tmp_path / name)

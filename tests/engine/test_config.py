@@ -241,7 +241,6 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"data_root": ["a", "b"]}, "data_root must be one folder"),
         ({"image_size": "abc"}, "got abc"),
         ({"image_size": 0}, "got 0"),
         ({"model.model_name": "soft_pico"}, "load_from must be set"),

@@ -105,8 +105,6 @@ class ShapeImages(Sequence):
         for name, value, known in (("scene", scene, SCENES), ("split", split, SPLITS)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
-        if length < 1:
-            raise ValueError(f"length must be at least 1, got {length}.")
         check_size(size)
         self.length, self.split, self.seed, self.size = length, split, seed, size
         self.draw, self.classes = SCENES[scene]

@@ -29,8 +29,6 @@ def make_tree(
     classes of each image, one to three).
     train, val: numbers of images. size: pixels, one number or (H, W). Returns the counts of what was written.
     """
-    if min(train, val) < 1:
-        raise ValueError(f"train and val must be at least 1, got {train} and {val}.")
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"out must be a new or an empty folder, got {out}.")

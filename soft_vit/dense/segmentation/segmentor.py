@@ -58,12 +58,10 @@ class TimmSegmentor(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
         decoder = {"kind": "upernet", **decoder}
-        kind = decoder.pop("kind")
-        if kind not in DECODERS:
-            raise ValueError(f"decoder.kind must be one of {', '.join(DECODERS)}, got {kind!r}.")
+        make_decoder = DECODERS[decoder.pop("kind")]
         # UPerNet normalises the maps itself.
-        self.backbone = TimmFeatures(**{"out_norm": not DECODERS[kind].normalises, **backbone})
-        self.decoder = DECODERS[kind](self.backbone.channels, **decoder)
+        self.backbone = TimmFeatures(**{"out_norm": not make_decoder.normalises, **backbone})
+        self.decoder = make_decoder(self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None
         if auxiliary is not None:

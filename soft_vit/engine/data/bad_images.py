@@ -19,11 +19,9 @@ from soft_vit.registry import HOOKS, register
 
 
 def require_data_root(data_root: str | None) -> None:
-    """Raise ValueError when no folder of images is named, FileNotFoundError when there is none."""
-    if not data_root:
-        raise ValueError("data_root must be the folder of the images; set it with --cfg-options data_root=PATH.")
-    if not Path(data_root).expanduser().is_dir():
-        raise FileNotFoundError(f"data_root must be an existing folder of images, got {data_root}.")
+    """Raise FileNotFoundError unless there is a folder of images."""
+    if not data_root or not Path(data_root).expanduser().is_dir():
+        raise FileNotFoundError(f"data_root must be the folder of the images (--cfg-options), got {data_root}.")
 
 
 class ReadingDataset(BaseDataset):

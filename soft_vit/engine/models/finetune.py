@@ -45,11 +45,9 @@ def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None)
 
     Stages are the groups of `group_matcher(coarse=True)` after the stem. whole: the model with this method, if `model`
     is a feature pyramid made of it. Returns the largest modules that are frozen as a whole, which must be kept in eval
-    mode because of BatchNorm and dropout. Raises ValueError for a model without such groups or with fewer stages.
+    mode because of BatchNorm and dropout. Raises ValueError for a model with fewer stages.
     """
     whole = model if whole is None else whole
-    if not hasattr(whole, "group_matcher"):
-        raise ValueError(f"frozen_stages needs a model with a group_matcher, got {type(whole).__name__}.")
     groups = group_parameters(whole, whole.group_matcher(coarse=True))
     # The first group is the stem; the last one, of parameters that match no pattern, is the head.
     most = len(groups) - 2

@@ -24,7 +24,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     `fallback_list=["head.*"]` gives parameters of the timm model, by name or pattern, to the second optimizer of a
     hybrid one, such as AdamW in `timm.muon`; `fallback_no_weight_decay=True` adds those in `no_weight_decay()`. Frozen
     parameters are left out, and those outside of the timm model get the optimizer's learning rate. Raises ValueError
-    for another key, a layer_decay outside (0, 1], a model without a group_matcher, and a pattern without a parameter.
+    for another key, a layer_decay of a model without a group_matcher, and a pattern without a parameter.
     """
 
     def __init__(self, optim_wrapper_cfg: dict, paramwise_cfg: dict | None = None) -> None:
@@ -35,8 +35,6 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if options:
             keys = ", ".join(("layer_decay", *_FALLBACK))
             raise ValueError(f"paramwise_cfg must have no keys except {keys}, got {', '.join(options)}.")
-        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}.")
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         model = unwrapped(model)

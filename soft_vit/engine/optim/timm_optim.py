@@ -41,8 +41,6 @@ class TimmOptimizers(Registry):
         def build(params: Any, lr: float | None = None, **options: Any) -> Optimizer:
             if misplaced := [name for name in _OF_GROUPS if name in options]:
                 raise ValueError(f"{misplaced[0]} must be in paramwise_cfg of TimmOptimWrapperConstructor.")
-            if lr is None:
-                raise ValueError(f"optimizer.lr must be a number, got {lr}.")
             try:
                 return create_optimizer_v2(params, key, lr=lr, **options)
             except (AssertionError, ImportError, TypeError) as error:

@@ -92,7 +92,6 @@ def test_several_scales_and_flips_are_averaged(options, flip, axes):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"decoder": {"kind": "psp"}}, "upernet, fpn"),
         ({"test_cfg": {"mode": "tile"}}, "tile"),
         ({"test_cfg": {"flip": ["diagonal"]}}, "diagonal"),
         ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),

@@ -87,7 +87,6 @@ def test_others_get_the_optimizers_learning_rate(layer_decay):
     assert settings(model := Outsider(), build(model, layer_decay=layer_decay))["temperature"] == (0.0, 0.1)
 
 
-@pytest.mark.parametrize(("options", "named"), [({"bias_decay_mult": 0.0}, "bias"), ({"layer_decay": 1.5}, "1.5")])
-def test_mistakes(options, named):
-    with pytest.raises(ValueError, match=named):
-        build(timm_model("soft_pico"), **options)
+def test_unknown_key():
+    with pytest.raises(ValueError, match="bias"):
+        build(timm_model("soft_pico"), bias_decay_mult=0.0)

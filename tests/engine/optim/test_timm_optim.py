@@ -74,7 +74,6 @@ def test_names_of_torch_and_dotted_paths_stay():
     [
         ("timm.muonn", {}, "timm.muonn"),
         ("timm.adahessian", {}, "first-order"),
-        ("timm.lion", {"lr": None}, "lr"),
         ("timm.lion", {"layer_decay": 0.5}, "paramwise_cfg"),
         ("timm.lion", {"nope": 1}, "nope"),
     ],
