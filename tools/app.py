@@ -1,4 +1,4 @@
-"""Serve a web page that shows a model's prediction for an image, where a token attends, spectra, and shares.
+"""Serve a web page that shows a model's prediction for an image, where a token attends, and shares.
 
 python tools/app.py
 python tools/app.py --model soft_tiny --checkpoint FILE

@@ -22,7 +22,7 @@ Place = tuple[float, float]
 # Their weights ship with the package. Only the first was trained on a task that needs distant tokens.
 DEFAULTS = ("soft_plus_pico.tiles", "soft_pico.shapes")
 CENTRE = (0.5, 0.5)
-PARTS = ("summary", "maps", "shares", "spectra")
+PARTS = ("summary", "maps", "shares")
 # Probing changes a model while it runs.
 ONE_AT_A_TIME = threading.Lock()
 STYLE, SCRIPT, PICTURE = (Path(__file__).with_name(n).read_text() for n in ("app.css", "app.js", "app_picture.html"))
@@ -55,7 +55,6 @@ def part(name: str, choice: Choice, picture: Image.Image | None, place: Place, d
         "summary": partial(app_html.summary_html, choice),
         "maps": partial(app_html.maps_html, picture=picture, place=place),
         "shares": app_html.shares_html,
-        "spectra": app_html.spectra_html,
     }
     return makers[name](look=found)
 

@@ -1,4 +1,4 @@
-"""HTML of a `Look`: prediction, maps, shares and spectra, with pictures as data URLs."""
+"""HTML of a `Look`: prediction, maps and shares, with pictures as data URLs."""
 
 import base64
 import io
@@ -7,12 +7,10 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from soft_vit.predict.app_look import MAX_TOKENS, Choice, LayerLook, Look
+from soft_vit.predict.app_look import Choice, LayerLook, Look
 from soft_vit.probe.view import draw_weights, largest_weight
 from soft_vit.weights import ENTRIES
 
-# A curve has at most this many points.
-POINTS = 64
 PANEL_SIDE = 168
 
 
@@ -85,32 +83,6 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
         figures.append(_figure(image, name, f"{largest_weight(values):.2g}"))
     note = message(f"{side} x {side} tokens; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
-
-
-def spectra_html(look: Look) -> str:
-    """Draw the curves of the singular values of each matrix that is shown."""
-    text = "Share of the first singular values in the sum of all, a line for each head; dotted: all values are equal."
-    figures = []
-    for layer in look.shown:
-        curves, name = layer.spectrum(), f"stage {layer.stage}"
-        if curves is not None:
-            lines = "".join(_curve(curve, head) for head, curve in enumerate(curves))
-            needed = np.mean([np.searchsorted(curve, 0.9) + 1 for curve in curves])
-            box = f"<svg viewBox='-2 -2 104 104' role='img' aria-label='{name}'>{_AXES}{lines}</svg>"
-            figures.append(_figure(box, name, f"90 % in {needed:.0f} of {curves.shape[1]}"))
-        elif layer.matrix is not None:
-            text += f" Without {name}: tools/analysis/attention_spectrum.py measures more than {MAX_TOKENS:,} tokens."
-    return _section("Spectrum", f"{message(text)}<div class='panels'>{''.join(figures)}</div>")
-
-
-_AXES = "<path class='axes' d='M0 0V100H100'/><path class='equal' d='M0 100L100 0'/>"
-
-
-def _curve(curve: np.ndarray, head: int) -> str:
-    """Draw the curve of a head in a square of 100 units; colours repeat after nine heads."""
-    at = np.unique(np.linspace(1, len(curve), POINTS).round().astype(int))
-    points = " ".join(f"{100 * i / len(curve):.1f},{100 - 100 * curve[i - 1]:.1f}" for i in at)
-    return f"<polyline points='0,100 {points}' style='stroke: hsl({40 * head} 70% 50%)'/>"
 
 
 def _section(title: str, content: str) -> str:

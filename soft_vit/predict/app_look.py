@@ -24,7 +24,6 @@ from soft_vit.models.swap import swap_attention
 from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
-from soft_vit.probe.spectrum import cumulative_singular_values
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders
 
@@ -33,8 +32,6 @@ MAX_BYTES = 30 * 2**20
 MAX_PIXELS = 64_000_000
 # Larger pictures are scaled down to this side, which is above the input size of all models here.
 MAX_SIDE = 768
-# Singular values of larger matrices take seconds and more.
-MAX_TOKENS = 1024
 
 SWAPPED = ("soft", "linear")
 """Attentions that timm's ViTs also have in exchange."""
@@ -83,12 +80,6 @@ class LayerLook:
         prefix, (row, column) = self.matrix.shape[1] - self.side**2, self.cell(place)
         weights = self.matrix[:, prefix + row * self.side + column, prefix:]
         return weights.unflatten(-1, (math.isqrt(weights.shape[-1]), -1)).numpy()
-
-    def spectrum(self) -> np.ndarray | None:
-        """Return the `cumulative_singular_values`; None without a matrix and above MAX_TOKENS tokens."""
-        if self.matrix is None or self.matrix.shape[1] > MAX_TOKENS:
-            return None
-        return cumulative_singular_values(self.matrix).numpy()
 
 
 @dataclass

@@ -58,8 +58,8 @@ def tab(browser, served):
     tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto(served[0])
-    tab.wait_for_selector("#side0 .spectra svg", timeout=120_000)
-    tab.wait_for_selector("#side1 .spectra svg", timeout=120_000)
+    tab.wait_for_selector("#side0 .shares table", timeout=120_000)
+    tab.wait_for_selector("#side1 .shares table", timeout=120_000)
     yield tab
     tab.close()
     assert not errors
