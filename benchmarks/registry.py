@@ -89,14 +89,9 @@ def checkpointed(model: nn.Module) -> nn.Module:
     return model
 
 
-FORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
+VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
     **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
-}
-"""Ways to compute the softmax-free attentions of a model; a name takes at most one."""
-
-VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    **FORMS,
     # As max_bottleneck=(7, 7): the cost is linear in the image, and at 224 pixels nothing changes.
     "capped": partial(with_attributes, limit=(7, 7)),
     "folded": fold_batch_norm,
@@ -113,14 +108,12 @@ def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs:
     """Create a timm model by name, with the variants after each `+` applied in turn; kwargs go to `timm.create_model`.
 
     img_size: the size (H, W) of images, for models that have `set_input_size`. Raises ValueError for an unknown model
-    or variant, and for two of `FORMS`.
+    or variant.
     """
     model_name, *variants = name.split("+")
     require_known(model_name)
     if unknown := set(variants) - set(VARIANTS):
         raise ValueError(f"variants must be among {', '.join(VARIANTS)}, got {min(unknown)} in {name}.")
-    if len(forms := set(variants) & set(FORMS)) > 1:
-        raise ValueError(f"variants must hold at most one of {', '.join(FORMS)}, got {', '.join(sorted(forms))}.")
     model = timm.create_model(model_name, **kwargs)
     if img_size is not None and hasattr(model, "set_input_size"):
         model.set_input_size(img_size)

@@ -35,5 +35,5 @@ def main(argv: Sequence[str]) -> None:
     for number in args.only or sorted(CLAIMS):
         print(f"{number}. {CLAIMS[number].text}", flush=True)
         entries[number] = check(number, datetime.date.today().isoformat(), machine_description())
-        print(f"   {entries[number].verdict}: {entries[number].found}", flush=True)
+        print("   {verdict}: {found}".format(**entries[number]), flush=True)
         write_atomically(args.out, entries_as_json(entries).encode())

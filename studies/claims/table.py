@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from inspect import cleandoc
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.timer import time_in_turn
 from soft_vit.text_tables import markdown_table
@@ -33,16 +33,8 @@ class Claim:
     check: Callable[[], Finding]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A finding with its CPU time, date and machine."""
-
-    verdict: Verdict
-    found: str
-    cpu_seconds: float
-    date: str
-    machine: str
-
+Entry = dict[str, Any]
+"""A finding with its cpu_seconds, date and machine."""
 
 CLAIMS: dict[int, Claim] = {}
 """The claims by number. `claim` adds to it."""
@@ -63,29 +55,30 @@ def check(number: int, date: str, machine: str) -> Entry:
     """Run the check of a claim, and return its entry."""
     began = time.process_time()
     finding = CLAIMS[number].check()
-    return Entry(finding.verdict, finding.found, round(time.process_time() - began, 1), date, machine)
+    seconds = round(time.process_time() - began, 1)
+    return {**asdict(finding), "cpu_seconds": seconds, "date": date, "machine": machine}
 
 
 def load_entries(path: Path) -> dict[int, Entry]:
     """Return the entries of a JSON file by number, or an empty dictionary if it is missing."""
     if not path.exists():
         return {}
-    return {int(number): Entry(**entry) for number, entry in json.loads(path.read_text()).items()}
+    return {int(number): entry for number, entry in json.loads(path.read_text()).items()}
 
 
 def entries_as_json(entries: Mapping[int, Entry]) -> str:
     """Return the JSON text that `load_entries` reads."""
-    return json.dumps({number: asdict(entries[number]) for number in sorted(entries)}, indent=1) + "\n"
+    return json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
 
 
 def claims_table(entries: Mapping[int, Entry]) -> str:
     """Return a Markdown table with a row for each claim that has an entry."""
     header = ["#", "claim", "source", "what came out", "verdict", "CPU s"]
-    return markdown_table(header, [_row(CLAIMS[number], entries[number]) for number in sorted(entries)])
-
-
-def _row(claim: Claim, entry: Entry) -> list[str]:
-    return [str(claim.number), claim.text, claim.source, entry.found, f"**{entry.verdict}**", f"{entry.cpu_seconds:g}"]
+    rows = []
+    for number, entry in sorted(entries.items()):
+        claim, cost = CLAIMS[number], f"{entry['cpu_seconds']:g}"
+        rows.append([number, claim.text, claim.source, entry["found"], f"**{entry['verdict']}**", cost])
+    return markdown_table(header, rows)
 
 
 def seconds(work: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
