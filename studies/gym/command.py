@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import get_args
 
 from benchmarks.timer import machine_description
 from soft_vit.cli import ArgumentParser
@@ -19,7 +18,6 @@ from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
 from studies.gym.report import plot_scores, plot_training, report, results_csv, scores, single_token_ceilings
 from studies.gym.study import Cell, Study, parse_kind
-from studies.gym.training import ModelName
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,7 +28,6 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, such as soft:sampling=avg"
     )
-    parser.add_argument("--model", choices=get_args(ModelName), default="isotropic", help="(default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="runs per task and attention")
     parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
@@ -40,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
     kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
     sizes = [{"num_tokens": size} for size in args.num_tokens or ()] or [{}]
-    cells = [Cell(task, kind, args.model, size, options) for task in tasks for size in sizes for kind, options in kinds]
+    cells = [Cell(task, kind, size, options) for task in tasks for size in sizes for kind, options in kinds]
     study = Study(args.out, cells, args.seeds)
     # The report names the command that measured, which is the one without --no-train.
     command = shlex.join(["python", "-m", "studies", "gym", *(word for word in argv if word != "--no-train")])

@@ -16,7 +16,7 @@ from studies.gym.study import Cell, Study
 from studies.gym.training import Result, tests
 
 REACHED = 0.9
-CSV_COLUMNS = ("task", "kind", "model", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
+CSV_COLUMNS = ("task", "kind", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
 CSV_COLUMNS += ("share", "steps_to_90", "cpu_seconds")
 # Other attentions are drawn in grey.
 COLOURED = ("softmax", "soft", "linear", "soft_plus", "nystrom", "performer", "linformer")

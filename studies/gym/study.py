@@ -13,7 +13,7 @@ from tqdm import tqdm
 from soft_vit.cli import literal
 from soft_vit.layers import attention_class
 from studies.gym import TASKS
-from studies.gym.training import EVALUATIONS, ModelName, Result, Run, make_model, train
+from studies.gym.training import EVALUATIONS, Result, Run, make_model, train
 
 LEARNING_RATES = (1e-3, 3e-3, 6e-3)
 # In this task, a third of the steps distinguishes learning rates; in the others, most attentions are still at chance.
@@ -36,11 +36,10 @@ SCHEDULES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the table of results: a task and an attention, each with options, in a model."""
+    """A cell of the table of results: a task and an attention, each with options."""
 
     task: str
     attention: str
-    model: ModelName = "isotropic"
     task_options: dict[str, Any] = field(default_factory=dict)
     attention_options: dict[str, Any] = field(default_factory=dict)
 
@@ -54,7 +53,7 @@ class Cell:
         """Return a run of this cell with the steps of its task, divided by divisor."""
         steps, batch_size = SCHEDULES[self.task]
         options = self.task_options, self.attention_options
-        return Run(self.task, self.attention, seed, lr, steps // divisor, batch_size, self.model, *options)
+        return Run(self.task, self.attention, seed, lr, steps // divisor, batch_size, *options)
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Study:
 
     def path(self, cell: Cell, name: str) -> Path:
         task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])
-        return self.out / "runs" / cell.model / task / cell.kind.replace(":", "@") / f"{name}.json"
+        return self.out / "runs" / task / cell.kind.replace(":", "@") / f"{name}.json"
 
     def pilots(self, cell: Cell) -> dict[Path, Run]:
         """Return the pilots of a cell's attention by path: one run per learning rate, with a third of the steps."""

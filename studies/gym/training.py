@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock, attention_class
-from soft_vit.models.pyramid import PyramidViT
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.health import probe
 from soft_vit.weights.files import write_atomically
@@ -26,12 +25,10 @@ EVALUATIONS = 8
 # The seeds of training are small numbers.
 TEST_SEED = 10**6
 
-ModelName = Literal["isotropic", "pyramid"]
-
 
 @dataclass(frozen=True)
 class Run:
-    """The settings of a run: task and attention with their options, model, schedule, seed."""
+    """The settings of a run: task and attention with their options, schedule, seed."""
 
     task: str
     attention: str
@@ -39,7 +36,6 @@ class Run:
     lr: float
     steps: int
     batch_size: int = 32
-    model: ModelName = "isotropic"
     task_options: dict[str, Any] = field(default_factory=dict)
     attention_options: dict[str, Any] = field(default_factory=dict)
 
@@ -100,46 +96,6 @@ class GymModel(nn.Module):
         return self.head(self.norm(x))
 
 
-class GymPyramid(nn.Module):
-    """A small pyramid with as many tokens in its first stage as the task: `[B, N, F]` to logits `[B, N, K]`.
-
-    The maps of all stages are resized to that of the first and summed. The convolutions of stem and patch embeddings
-    mix neighbours, so the ceiling of single tokens does not hold for this model.
-    """
-
-    def __init__(self, task: Task, run: Run, dims: tuple[int, ...] = (32, 64, 64, 64)) -> None:
-        super().__init__()
-        if len(task.feat_size) != 2:
-            raise ValueError(f"model must be isotropic for the sequences of {run.task}, got pyramid.")
-        self.feat_size = task.feat_size
-        self.pyramid = PyramidViT(
-            img_size=(4 * task.feat_size[0], 4 * task.feat_size[1]),
-            in_chans=task.num_features,
-            num_classes=0,
-            global_pool="",
-            embed_dims=dims,
-            num_heads=(1, 2, 2, 2),
-            depths=(1, 1, 1, 1),
-            sr_ratios=(2, 1, 1, 1),
-            stem_width=32,
-            attention=(run.attention,) * 4,
-            class_token=False,
-            **run.attention_options,
-        )
-        self.laterals = nn.ModuleList(nn.Linear(dim, 64) for dim in dims)
-        self.head = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, task.num_classes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        maps = x.mT.unflatten(2, self.feat_size).repeat_interleave(4, 2).repeat_interleave(4, 3)
-        stages = self.pyramid.forward_intermediates(maps, intermediates_only=True)
-        assert isinstance(stages, list)
-        total = torch.zeros((), device=x.device)
-        for features, lateral in zip(stages, self.laterals, strict=True):
-            features = F.interpolate(features, self.feat_size, mode="bilinear")
-            total = total + lateral(features.flatten(2).mT)
-        return self.head(total)
-
-
 def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
     """Return sines and cosines of the coordinates of tokens on a map or in a sequence: `[1, N, dim]`."""
     axes = torch.meshgrid(*(torch.arange(size, dtype=torch.float32) for size in feat_size), indexing="ij")
@@ -150,10 +106,10 @@ def sincos_positions(feat_size: tuple[int, ...], dim: int) -> Tensor:
     return torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)[None]
 
 
-def make_model(task: Task, run: Run) -> nn.Module:
+def make_model(task: Task, run: Run) -> GymModel:
     """Return the model of a run, initialised with its seed."""
     torch.manual_seed(run.seed)
-    return {"isotropic": GymModel, "pyramid": GymPyramid}[run.model](task, run)
+    return GymModel(task, run)
 
 
 def training_steps(model: nn.Module, task: Task, run: Run) -> Iterator[int]:
