@@ -37,6 +37,7 @@ def quick_runs():
     with pytest.MonkeyPatch.context() as patch:
         if "mmengine" in sys.modules:
             patch.setattr("mmengine.runner.runner.collect_env", dict)
+            patch.setattr("mmengine.runner.runner.get_git_hash", str)
             lines = property(lambda config: "".join(f"{key} = {value!r}\n" for key, value in config.to_dict().items()))
             patch.setattr("mmengine.config.Config.pretty_text", lines)
             # Every data set collects garbage, which takes longer than to read it.

@@ -24,12 +24,14 @@ def wheel(tmp_path_factory) -> Path:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, folder / name)
     (folder / "checkpoints" / "SOFT_Tiny.pth").write_bytes(b"what a user put there")
-    for what, place in (("sdist", folder), ("wheel", folder / "unpacked")):
-        if what == "wheel":
-            shutil.unpack_archive(next((folder / "dist").glob("*.tar.gz")), place)
-            place = next(place.iterdir())
-        code = f"import setuptools.build_meta as b; b.build_{what}({str(folder / 'dist')!r})"
-        subprocess.run([sys.executable, "-c", code], cwd=place, check=True, capture_output=True)
+    code = (
+        "import os, shutil, setuptools.build_meta as build\n"
+        "archive = build.build_sdist('dist')\n"
+        "shutil.unpack_archive(f'dist/{archive}', 'unpacked')\n"
+        "os.chdir(f'unpacked/{archive.removesuffix(\".tar.gz\")}')\n"
+        "build.build_wheel('../../dist')"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
     return next((folder / "dist").glob("*.whl"))
 
 

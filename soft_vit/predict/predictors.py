@@ -2,7 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +113,15 @@ def _timm_class_names(model: nn.Module) -> list[str]:
 
 def readable_names(names: Sequence[Any]) -> list[str]:
     """Return class names, with words instead of WordNet's numbers such as n01440764."""
-    lists = (ImageNetInfo(subset).label_descriptions(as_dict=True) for subset in ("imagenet-1k", "imagenet-22k"))
-    words = ChainMap(*lists)
+    words = _wordnet_words()
     return [words.get(str(name), str(name)) for name in names]
+
+
+@cache
+def _wordnet_words() -> ChainMap[str, str]:
+    """Return ImageNet's words by WordNet's numbers; reading them takes longer than to classify an image."""
+    lists = (ImageNetInfo(subset).label_descriptions(as_dict=True) for subset in ("imagenet-1k", "imagenet-22k"))
+    return ChainMap(*lists)
 
 
 class ConfigPredictor:

@@ -67,12 +67,12 @@ class Strike:
 
 @dataclass(frozen=True)
 class FullDisk:
-    """From a step on no file can grow beyond 1 MB, a fraction of a checkpoint."""
+    """From a step on no file can grow beyond 64 KB, a fraction of a checkpoint."""
 
     step: int
 
     def install(self) -> None:
-        around_step(self.step, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20)))
+        around_step(self.step, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Training in processes of its own that may die, forked from one that has imported everything."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -10,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
+import matplotlib.backends.backend_agg  # noqa: F401  each run would import it after the fork
 import torch
 
 from soft_vit.engine.resume.read import load_checkpoint_file
@@ -24,12 +26,14 @@ ONE_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 # The test itself has imported everything. Where it may have used a GPU, no process that is forked from it can.
 _context = multiprocessing.get_context("forkserver" if torch.cuda.is_available() else "fork")
 if torch.cuda.is_available():
-    _context.set_forkserver_preload(["soft_vit.engine", "matplotlib.pyplot"])
+    _context.set_forkserver_preload(["soft_vit.engine", "matplotlib.backends.backend_agg"])
 
 
 def _train(arguments: Sequence[str], environment: dict[str, str], log: str, preparation: Callable | None) -> None:
     # A group of its own, so that a signal to the group spares whoever tests.
     os.setpgid(0, 0)
+    # A collection would write to each object of the test, and so copy its page.
+    gc.freeze()
     with open(log, "a") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
         os.dup2(file.fileno(), sys.stderr.fileno())
@@ -44,6 +48,7 @@ def _train(arguments: Sequence[str], environment: dict[str, str], log: str, prep
     summary._flops = lambda *_: []
     Config.pretty_text = property(str)
     runner.collect_env = dict
+    runner.get_git_hash = str
     if preparation is not None:
         preparation()
     runpy.run_path(TRAIN)["main"]([CONFIG, *arguments])

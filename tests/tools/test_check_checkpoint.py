@@ -19,7 +19,9 @@ SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
 
 @pytest.fixture(autouse=True)
 def few_families(monkeypatch):
-    """Compare a file with three models of other families instead of all."""
+    """Compare a file with some pyramids and three models of other families instead of all."""
+    some = {name: size for name, size in identify.PYRAMID_MODELS.items() if name.startswith(("soft", "linear_"))}
+    monkeypatch.setattr(identify, "PYRAMID_MODELS", some)
     monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny", "care_s0"])
 
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from engine.runs import NARROW
 from mmengine.structures import BaseDataElement, InstanceData
 from models.zoo.families import SMALL as FAMILIES
 
@@ -21,8 +22,8 @@ def small_detector(request):
     """A function that makes a small detector of each kind for ten classes; options of it and of its backbone."""
 
     def make(backbone=None, **options):
-        backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), **(backbone or {})}
-        small = {"pyramid_channels": 32, "min_size": 96, "max_size": 112, **SMALL[request.param]}
+        backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), **NARROW, **(backbone or {})}
+        small = {"pyramid_channels": 16, "min_size": 96, "max_size": 112, **SMALL[request.param]}
         return request.param(backbone, 10, **{**small, **options})
 
     return make
@@ -115,7 +116,8 @@ def test_labels_count_from_zero_inside_and_outside(small_detector):
 
 def test_images_are_padded_to_the_size_of_a_backbone_that_knows_one(small_detector):
     swin = {"model_name": "swin_tiny_patch4_window7_224", "img_size": 96, "depths": (1, 1, 1, 1), "embed_dim": 24}
-    detector = small_detector({"max_bottleneck": None, **swin}, size_divisible=96, max_size=96)
+    others = {"max_bottleneck": None, "embed_dims": None, "num_heads": (1, 2, 3, 4)}
+    detector = small_detector({**others, **swin}, size_divisible=96, max_size=96)
     assert detector(batch(1, sizes=[(48, 96)])["inputs"])
 
 

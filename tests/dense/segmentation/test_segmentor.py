@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine.runs import NARROW
 from mmengine.structures import BaseDataElement, PixelData
 from torch.nn import functional as F
 
@@ -12,7 +13,7 @@ DECODERS = {"upernet": {"channels": 16}, "fpn": {"channels": 32, "pyramid_channe
 
 def segmentor(kind="upernet", **options):
     """Return a small segmentor of eleven classes."""
-    backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7)}
+    backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), **NARROW}
     options = {"auxiliary": {"index": 2, "channels": 16}, **options}
     return TimmSegmentor(backbone, {"kind": kind, **DECODERS[kind]}, 11, **options)
 
@@ -99,7 +100,9 @@ def test_several_scales_and_flips_are_averaged(options, flip, axes):
 )
 def test_bad_options_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
-        TimmSegmentor(**{"backbone": {"model_name": "soft_pico"}, "decoder": {}, "num_classes": 11, **options})
+        TimmSegmentor(
+            **{"backbone": {"model_name": "soft_pico"}, "decoder": DECODERS["upernet"], "num_classes": 11, **options}
+        )
 
 
 # Size, crop, stride and the first pixels of the windows, rows and columns.
