@@ -110,7 +110,7 @@ def memory_source(device: str | torch.device) -> str:
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether the device ran out of memory."""
-    # The CPU's allocator has no exception class of its own.
+    # The CPU allocator raises a plain RuntimeError.
     return isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 

@@ -402,7 +402,7 @@ def _rescale(query: Tensor, key: Tensor, scale: float | None, kind: str) -> tupl
         return query, key
     scaled, factor = OPERATORS[kind].scaled, scale * query.shape[-1] ** 0.5
     if scaled is None or not 0 < scale < math.inf:
-        requirement = "None, as its formula has no factor" if scaled is None else "positive"
+        requirement = "None, as its formula lacks a factor" if scaled is None else "positive"
         raise ValueError(f"scale must be {requirement}, for {kind!r}, got {scale}.")
     if scaled == "products":
         return query * factor, key

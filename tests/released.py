@@ -43,7 +43,7 @@ def draw(
     scale: float = 1.0,
     own: Callable[[str, np.ndarray], np.ndarray | None] = lambda name, z: None,
 ) -> torch.Tensor:
-    """Values of a parameter, drawn from its name; scale: of those that make the released kernels flat.
+    """Values of a parameter, drawn from its name; scale: of weights that make the released kernels flat.
 
     own: gives other values, or None, from the name and standard normal numbers.
     """

@@ -92,11 +92,11 @@ def resolve(
     """Return the config that runs, from a file, options, shared values, flags and this machine.
 
     config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as of
-    `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` then has no effect. say: receives a
+    `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` is ignored then. say: receives a
     sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.
 
-    Raises FileNotFoundError for a missing file, and ValueError for an option that does not fit or has no effect, and
+    Raises FileNotFoundError for a missing file, and ValueError for an option that does not fit or is not read, and
     for values that contradict each other.
     """
     options = dict(options or {})
@@ -180,7 +180,7 @@ def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
     for option in options:
         key = option.partition(".")[0]
         if key not in read and not (key in _SHARED and _reaches(cfg, key)):
-            raise ValueError(f"An option must change the run, got {option}, which has no effect.")
+            raise ValueError(f"An option must change the run, got {option}, which is not read.")
 
 
 def _reaches(cfg: Config, name: str) -> bool:

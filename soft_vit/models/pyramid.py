@@ -532,7 +532,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
 
 
 def _with_weights(name: str, attention: str | None) -> str:
-    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` that has no weights of its own."""
+    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` without released weights."""
     normalised = name.replace("soft_", "soft_norm_", 1)
     recorded = {entry.model for entry in ENTRIES.values()}
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:

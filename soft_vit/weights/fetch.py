@@ -113,7 +113,7 @@ def sha256_of(path: str | Path) -> str:
 def download(entry: Entry, folder: Path, check: Callable[[Path], object]) -> Path:
     """Download an entry's file into a folder and return its path.
 
-    check: called with the file if the entry has no digest; raises ValueError for a wrong file. The digest of a file
+    check: called with the file if the entry lacks a digest; raises ValueError for a wrong file. The digest of a file
     that passes is recorded in NAME.sha256. Raises WeightsError if the download fails, and then leaves nothing behind;
     its message is a reason for the caller's sentence.
     """

@@ -162,7 +162,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"There is no checkpoint {path}; give the path of a file that exists.")
+        raise FileNotFoundError(f"The checkpoint must be a file that exists, got {path}.")
     # For PermissionError, which the readers below do not raise.
     path.open("rb").close()
     try:

@@ -279,7 +279,7 @@ def softmax_one() -> Finding:
     text = (
         f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on recall "
         f"({listed({kind: scores(kind, 'recall') for kind in peaks})}), the largest activation is {shown} standard "
-        "deviations. A model this small has no outliers."
+        "deviations. A model this small lacks outliers."
     )
     tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
     return Finding(verdict(tames and sums["softmax_one"] < 1e-3, True), text)

@@ -33,7 +33,7 @@ NORM, CONV = "key_norm=instance", "qk_conv=True"
 VARIANTS = {"plain": ("", 0), "norm": (NORM, 0), "conv": (CONV, 0), "both": (f"{NORM},{CONV}", 0)}
 VARIANTS |= {f"{keep} softmax": ("", keep) for keep in (1, 2, 4)}
 """Options of the attention type, and the number of blocks that keep softmax."""
-# `ttt_glu` has both options built in, and the control has no keys.
+# `ttt_glu` has both options built in, and the baseline lacks keys.
 PLAIN_ALONE = ("ttt_glu", "none")
 
 KIND_COLUMNS = {

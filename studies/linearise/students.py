@@ -33,7 +33,7 @@ Result = dict[str, Any]
 swap, phase1: right answers after the swap and after phase 1. teacher, accuracy: right answers of the teacher and, at
 the end, of the student, by the teacher's head. agreement: the share of nearest neighbours, among tokens with a
 question, that student and teacher have in common. cosine: of all tokens. softmax: how the blocks that keep it were
-chosen. teacher_rank, rank: effective ranks of the matrices of new attentions, 0 where there is no matrix. swap_error,
+chosen. teacher_rank, rank: effective ranks of the matrices of new attentions, 0 without a matrix. swap_error,
 phase1_error: of each new attention on the teacher's tokens. block_error: of the tokens after each block at the end, and
 of the final ones. Errors are as in `relative_error`.
 """

@@ -6,7 +6,7 @@ SMALL = dict(batch_size=2, img_size=(32, 32), rounds=3)
 
 
 def test_every_model_is_timed_in_every_mode():
-    # timm's model is built for 160 x 160 pixels; a folded model has no gradients.
+    # timm's model is built for 160 x 160 pixels; a folded model cannot train.
     names = ["soft_pico", "test_vit", "soft_pico+folded", "soft_pico"]
     timings = measure_models(names, **SMALL | dict(img_size=(32, 48)), memory=True)
     labels = ["soft_pico", "test_vit", "soft_pico+folded", "soft_pico (2)"]

@@ -201,7 +201,7 @@ class TestReleased:
 
     @pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
     def test_plain_names_give_the_normalised_weights(self, folders, caplog):
-        """soft_small has no weights of its own; the released file has the depths of one of two models."""
+        """soft_small loads normalised weights; the released file has the depths of one of two models."""
         save_released(folders["named"] / "SOFT_Small_norm.pth", (1, 3, 7, 4))
         with caplog.at_level(logging.WARNING):
             model = timm.create_model("soft_small", pretrained=True, device="meta")

@@ -34,7 +34,7 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
 
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that the training data has no more classes than the model.
+    """Checks that the model has at least as many classes as the training data.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
     does not fit.

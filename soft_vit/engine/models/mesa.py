@@ -68,6 +68,6 @@ class MesaHook(Hook):
         self._average = averages[0].module.model
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
-        # An epoch is no measure of progress, because a run by iterations has one alone.
+        # Progress is counted in iterations, because a run by iterations has a single epoch.
         begun = runner.iter >= self.begin * runner.max_iters
         unwrapped(runner.model).average[:] = [self._average] if begun else []

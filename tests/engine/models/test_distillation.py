@@ -55,7 +55,7 @@ def test_loss_is_the_formula(kind, tau):
 
 
 def test_sum_of_both_losses(teacher_file):
-    """The teacher, which is not part of the student, has no gradients and stays in eval."""
+    """The teacher, which is not part of the student, gets no gradients and stays in eval."""
     model = student(teacher_file, distillation="soft", alpha=0.3, tau=2.0).train()
     teacher = model.teacher
     assert copy.deepcopy(model).teacher is teacher
