@@ -83,7 +83,12 @@ setup(
     ],
     python_requires=">=3.10",
     packages=find_packages(include=["soft_vit", "soft_vit.*"]),
-    package_data={"soft_vit": ["py.typed"], "soft_vit.layers": ["*.csv"], "soft_vit.predict": ["app*"]},
+    package_data={
+        "soft_vit": ["py.typed"],
+        "soft_vit.layers": ["*.csv"],
+        "soft_vit.predict": ["app*"],
+        "soft_vit.weights": ["*.md"],
+    },
     install_requires=extras.pop("runtime"),
     extras_require=extras,
 )

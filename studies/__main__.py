@@ -4,7 +4,6 @@ gym            compare attentions on generated tasks
 claims         check claims of the field
 softmax        find softmax in each stage of each model
 timm           find softmax in every architecture of timm
-attentions     train a config once with each attention
 linearise      linearise frozen ViTs without labels, and measure what remains of them
 """
 
@@ -23,7 +22,6 @@ MODULES = {
     "claims": "studies.claims.command",
     "softmax": "studies.softmax",
     "timm": "studies.timm_models",
-    "attentions": "studies.attentions",
     "linearise": "studies.linearise.command",
 }
 

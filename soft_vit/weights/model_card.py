@@ -1,6 +1,7 @@
 """The model card: Markdown with the header of the Hugging Face hub."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -9,31 +10,7 @@ from timm.models import resolve_pretrained_cfg
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 
-CARD = """\
----
-{header}
----
-
-# {name}
-
-`{model}` of soft_vit, a vision transformer, with weights `{tag}`.
-
-{facts}
-
-{results}## Usage
-
-```python
-import timm
-import soft_vit
-
-{snippet}
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
-```
-
-## Papers
-
-{papers}
-"""
+CARD = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 # Entries of timm's configuration that describe the images.
 IMAGE_KEYS = ("input_size", "mean", "std", "crop_pct", "crop_mode", "interpolation")

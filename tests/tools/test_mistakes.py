@@ -31,7 +31,6 @@ CASES = {
     "plot_logs": [("nowhere", "nowhere"), ("file --out .", "folder")],
     "predict": [("*.gif --model test_vit", "*.gif"), ("photo.png --model test_vit --out photo.png", "photo.png")],
     "publish_checkpoint": [(f"none.pth {PUBLISH}", "none.pth"), (f"file {PUBLISH} --metric x", "NAME=VALUE")],
-    "studies attentions": [(f"{SHAPES} sofd --work-dir .", "sofd"), (f"{SHAPES} soft --out file/a", "a.md")],
     "studies gym": [
         ("--tasks mirror recall --num-tokens 16 25", "got 25"),
         ("--no-train --out file/gym", "file/gym"),
