@@ -62,9 +62,9 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
 class GatedAttentionUnit(Attention):
     """`(u * A v) W_o` with gate u and values v of an expanded width, and A of squared ReLUs on one shared low-dim z.
 
-    Single-headed, as the gate makes up for heads: num_heads only sets the width S of z, two heads' channels. Scores are
-    `relu(q k^T / sqrt(S))^2 / N`: the division by N once, behind the square, makes the result an average on any map,
-    where the paper's, before the square, makes it vanish as N grows. The paper's relative position bias is left to the
+    It has a single head, as the gate replaces heads: num_heads only sets the width S of z, two heads' channels. Scores
+    are `relu(q k^T / sqrt(S))^2 / N`. Division by N after the square makes the result an average on any map. In the
+    paper it precedes the square, and the result vanishes as N grows. The paper's relative position bias is left to the
     pyramid's position embedding.
 
     form: `quadratic`, or `linear`: quadratic within chunks of chunk_size consecutive tokens plus a linear term over all

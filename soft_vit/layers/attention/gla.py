@@ -32,8 +32,9 @@ class GatedLinearAttention(Attention):
     adds `k_t v_t^T` to a state whose M = D / 2 features decay by gates of each token, and reads it by q_t; it has no
     denominator, and so both parts have an RMSNorm over each head. The log gates are `logsigmoid(.) / 16`.
 
-    act: apply SiLU to u and to what is projected. gate_rank: of the layer that gives the gates. scale: of the sum of
-        both directions before its norm, where it matters for small sums alone.
+    act: apply SiLU to u and to what is projected.
+    gate_rank: rank of the layer that gives the gates.
+    scale: factor of the sum of both directions before its norm, which matters only for small sums.
     """
 
     cost: str = "N"

@@ -36,8 +36,8 @@ class LongformerAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the tokens j around i and global ones, which attend to all.
 
     The global tokens are those of the map at the centres of a coarse grid, instead of the paper's task tokens. Their
-    information reaches every other token in the next block. As in the paper, they attend by projections of their own;
-    where others attend to them, they are projected like any token.
+    information reaches every other token in the next block. As in the paper, they attend by projections of their own.
+    When others attend to them, they are projected like any token.
 
     kernel_size: side of the neighbourhood, odd.
     global_grid: rows and columns of the grid of global tokens; a map with fewer has as many as it has rows or columns.

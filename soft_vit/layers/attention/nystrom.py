@@ -20,8 +20,8 @@ class NystromAttention(SelfAttention):
     sr_ratio: side of the window that one landmark stands for.
     landmarks: `grid` (averages over windows of the map) or `segment` (over runs of tokens, row by row, as published
         for text).
-    max_landmarks: the largest grid of landmarks, which makes the cost linear in N; None for one that grows with the
-        map, to N / r^2 of them, r being sr_ratio, the cube of which the inverse costs.
+    max_landmarks: the largest grid of landmarks, which makes the cost linear in N. With None, there are
+        N / sr_ratio^2 landmarks, and the inverse costs their cube.
     inverse, iters: see `soft_vit.ops.nystrom.nystrom_attention`.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.

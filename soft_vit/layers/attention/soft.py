@@ -86,8 +86,8 @@ class SoftAttention(Attention):
         models), `avg` (window averages: the paper's default), `random` (redrawn at each training step) or `first`.
     num_bottleneck: number of bottleneck tokens on the map `feat_size`, a square number; by default that of sr_ratio.
         The window of a convolution shrinks with it where the map is small, so weights belong to a feat_size.
-    max_bottleneck: grid to which sampled tokens are pooled where theirs is larger, which makes the cost linear in N; by
-        default there are N / r^2 of them, r being sr_ratio, and the inverse costs their cube.
+    max_bottleneck: the largest grid of bottleneck tokens; larger ones are pooled to it, which makes the cost linear in
+        N. By default there are N / sr_ratio^2 bottleneck tokens, and the inverse costs their cube.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
     inverse, newton_iters, newton_start, newton_gradient, ridge, backend: see `soft_vit.ops.soft_attention`.
@@ -231,9 +231,9 @@ class SoftAttention(Attention):
 class SoftNormAttention(SoftAttention):
     """`K1 D A^+ D (K1^T V)`: the normalised form, `D = diag(rowsum(A))^(-1/2)`; by default without a ridge.
 
-    newton_start: `guarded_image` computes each image as the released models compute it alone; with `guarded_batch`, as
-        in their code, an image's output depends on the others of its batch.
-    newton_gradient: `unrolled` is the released gradient, another one where the iteration has not converged.
+    newton_start: `guarded_image` computes each image as the released models compute a single image; with
+        `guarded_batch`, as in their code, an image's output depends on the others of its batch.
+    newton_gradient: `unrolled` is the released gradient, which differs where the iteration has not converged.
     """
 
     normalize: ClassVar[bool] = True

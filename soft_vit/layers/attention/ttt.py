@@ -106,7 +106,7 @@ class TTTAttention(Attention):
 
     g is the gradient of an inner loss of `F(K; W)` and V for the weights W, which are learned. Two inner models side by
     side: a gated unit of every head, and a 3x3 depthwise convolution with one head's width of channels. Time and memory
-    are linear in N. It lacks a matrix, as the result is not linear in the values.
+    are linear in N. No attention matrix exists, as the result is not linear in V.
 
     rope: rotate queries and keys of the gated unit by position, over all channels before they are split into heads; dim
         is a multiple of 4 then.

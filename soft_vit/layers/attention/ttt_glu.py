@@ -48,8 +48,8 @@ class TTTGLUAttention(Attention):
     """`f(Q; W - g)` of a gated unit f, where g is the gradient of an inner loss on keys and values.
 
     `f(x) = (silu(x W1) * (x W2)) W3` for each head, and the loss is `-sum(f(K) . V) / (N sqrt(d))`: one step trains f
-    to give the values for the keys, in time and memory linear in N. It lacks a matrix, as the result is not linear in
-    the values. Made to take over the projections of a pretrained ViT.
+    to give the values for the keys, in time and memory linear in N. No attention matrix exists, as the result is not
+    linear in V. It takes over the projections of a pretrained ViT.
     """
 
     cost: str = "N"

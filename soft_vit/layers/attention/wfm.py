@@ -122,8 +122,8 @@ class WeightFormerAttention(Attention):
     """`proj(gelu((x + x * k) W + b))`: kernels k and a matrix W that are learned, plus a part made from each image.
 
     Not an attention: no token is compared with another. The layers are those of WeightFormer's blocks, which have more
-    channels in between, and a norm. It lacks a matrix of the tokens, as the result is not linear in any values, and
-    it lacks heads: num_heads must divide the width, and is otherwise ignored.
+    channels in between, and a norm. No attention matrix exists, as the result is not linear in any values. num_heads
+    must divide the width, and is otherwise ignored.
     """
 
     cost: str = "N"
