@@ -23,14 +23,6 @@ from soft_vit.models.vit import vit_name
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import error_cell, markdown_table
 
-# Published for the Tiny pyramid at 224 (arXiv 2110.11945, Table 2): top-1 in percent, GFLOPs, GB at batch 1024.
-PUBLISHED_TINY = {
-    "softmax": "79.1 / 3.9 G / 19.0 GB at batch 256",
-    "linformer": "78.2 / 1.9 G / 11.7 GB",
-    "performer": "76.1 / 2.2 G / 15.0 GB",
-    "nystrom": "78.6 / 2.0 G / 17.2 GB",
-    "soft": "79.3 / 1.9 G / 15.8 GB",
-}
 FIGURES = {
     "params_m": "params (M)",
     "flops_g": "FLOPs (G)",
@@ -51,7 +43,7 @@ def compare_attentions(
     rounds: int = 5,
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Return a row for each attention: `FIGURES`, what was published, and the error that stopped it.
+    """Return a row for each attention: `FIGURES`, and the error that stopped it.
 
     vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids. Models take turns in
     one process. Raises ValueError for an attention or a size without a model, and for too few images or rounds.
@@ -59,11 +51,7 @@ def compare_attentions(
     require_at_least(MIN_ROUNDS, rounds=rounds)
     require_at_least(1, batch_size=batch_size)
     models = {(vit_name if vit else model_name)(name, size): name for name in attentions}
-    published = PUBLISHED_TINY if size == "tiny" and not vit else {}
-    rows = {
-        model: {"attention": name, **dict.fromkeys(FIGURES), "published": published.get(name, ""), "error": ""}
-        for model, name in models.items()
-    }
+    rows = {model: {"attention": name, **dict.fromkeys(FIGURES), "error": ""} for model, name in models.items()}
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
         try:
             row |= count(model, img_size, batch_size, device)
@@ -86,17 +74,15 @@ def count(model: str, img_size: tuple[int, int], batch_size: int, device: str | 
 
 
 def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a Markdown table, with a column of published figures if any row has them."""
-    published = any(row["published"] for row in rows)
+    """Return a Markdown table."""
     lines = []
     for row in rows:
         values = [row[name] for name in FIGURES]
         cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
         if row["error"]:
             cells = [row["error"]] + [""] * (len(values) - 1)
-        lines.append([row["attention"], *cells, *[row["published"]] * published])
-    header = ["attention", *FIGURES.values()]
-    return markdown_table(header + ["published: top-1 / FLOPs / memory at batch 1024"] * published, lines)
+        lines.append([row["attention"], *cells])
+    return markdown_table(["attention", *FIGURES.values()], lines)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

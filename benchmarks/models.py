@@ -5,30 +5,20 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import timm
 import torch
 from torch import nn
-from tqdm import tqdm
 
-from benchmarks.memory import is_out_of_memory, unless_out_of_memory
+from benchmarks.memory import is_out_of_memory
 from benchmarks.published import published
 from benchmarks.registry import VARIANTS, create_variant
 from benchmarks.report import Report
-from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least, time_in_turn
+from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least
 from soft_vit.cli import add_img_size_option
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
-
-# The search for the best batch size.
-START = 8
-SEARCH_ROUNDS = 3
-# For images of 224 x 224. At 2048, maps of small models have more elements than 32-bit indices can address.
-MAX_ON_GPU = 1024
-# Larger batches are not faster on a CPU, and their steps take many seconds.
-MAX_ON_CPU = 64
-MIN_GAIN = 1.02
 
 # Side of the square matrices whose product has the peak rate, and its name among the steps.
 PEAK_SIDE = 2048
@@ -36,14 +26,11 @@ PEAK = "matrix product"
 # Operators of a profile.
 MAX_OPERATORS = 15
 
-BatchSize = int | Literal["auto"]
-
 
 def measure_models(
     names: Sequence[str],
     *,
-    batch_size: BatchSize = 8,
-    max_batch_size: int | None = None,
+    batch_size: int = 8,
     img_size: tuple[int, int] = (224, 224),
     modes: Sequence[str] = MODES,
     rounds: int = 10,
@@ -56,16 +43,14 @@ def measure_models(
     A repeated name is a second model, labelled by `numbered`; the difference of the two shows the noise of the machine.
 
     Training is forward, cross-entropy and backward; inference is a forward pass in inference mode. bf16 and fp16 run
-    under autocast. batch_size "auto" gives each model in each mode its own, by `best_batch_size` up to max_batch_size
-    or else `default_limit`. memory: also measure the peak of a step beyond weights and input, except for compiled
-    models on a CPU, which run eagerly while tensors are counted. A product of square matrices takes its turn with the
-    models, to relate their FLOPs to its rate.
+    under autocast. memory: also measure the peak of a step beyond weights and input, except for compiled models on a
+    CPU, which run eagerly while tensors are counted. A product of square matrices takes its turn with the models, to
+    relate their FLOPs to its rate.
 
     Raises ValueError for an unknown name, a batch or a number of rounds that is too small, or a model that fails.
     """
     require_at_least(MIN_ROUNDS, rounds=rounds)
-    limit = default_limit(device, img_size) if max_batch_size is None else max_batch_size
-    require_at_least(1, batch_size=limit if batch_size == "auto" else batch_size)
+    require_at_least(1, batch_size=batch_size)
     on_gpu = torch.device(device).type == "cuda"
     variants = numbered(names)
     models = {label: create_variant(name, img_size).to(device) for label, name in variants.items()}
@@ -76,53 +61,15 @@ def measure_models(
     timings = []
     for mode in modes:
         able = [label for label in models if mode == "inference" or _trains(models[label])]
-        make = {label: partial(_make_step, mode, label, models[label], img_size, device, dtype) for label in able}
-        batches = dict.fromkeys(able, batch_size)
-        if batch_size == "auto":
-            bar = tqdm(able, desc=f"batch sizes, {mode}", leave=False)
-            batches = {label: best_batch_size(partial(_search_seconds, make[label], device), limit) for label in bar}
-            torch.compiler.reset()
-        steps = {label: make[label](batch) for label, batch in batches.items() if batch is not None}
-        steps[PEAK], batches[PEAK] = partial(torch.mm, square, square), 1
-        found = {t.target: t for t in measure(steps, mode, batches, rounds, device, counted)}
+        steps = {label: _make_step(mode, label, models[label], img_size, device, dtype, batch_size) for label in able}
+        sizes = {**dict.fromkeys(able, batch_size), PEAK: 1}
+        steps[PEAK] = partial(torch.mm, square, square)
+        found = {t.target: t for t in measure(steps, mode, sizes, rounds, device, counted)}
         peak = 2 * PEAK_SIDE**3 / found[PEAK].time.median
-        timings += [replace(found.get(label) or Timing(label, mode, min(START, limit)), peak=peak) for label in able]
+        timings += [replace(found[label], peak=peak) for label in able]
     # Last, because a model that fails has raised an error with its name before.
     flops = {label: 2 * count_complexity(model, (1, 3, *img_size)).macs for label, model in models.items()}
     return [replace(timing, flops=flops[timing.target]) for timing in timings]
-
-
-def default_limit(device: str | torch.device, size: tuple[int, int]) -> int:
-    """Return the largest batch to try: on a GPU as many pixels as `MAX_ON_GPU` images of 224 x 224 have."""
-    if torch.device(device).type != "cuda":
-        return MAX_ON_CPU
-    return max(START, min(MAX_ON_GPU, MAX_ON_GPU * 224 * 224 // (size[0] * size[1])))
-
-
-def best_batch_size(seconds_of_step: Callable[[int], float], limit: int) -> int | None:
-    """Return the batch with the most images per second among 8, 16, 32 ... up to limit, or a limit below 8 itself.
-
-    seconds_of_step: the duration of a step by batch size. The search ends when doubling the batch gains less than 2 %
-    or exceeds the memory. None if even the first batch does.
-    """
-    rates: dict[int, float] = {}
-    batch, previous = min(START, limit), 0.0
-    while batch <= limit:
-        seconds = unless_out_of_memory(partial(seconds_of_step, batch))
-        if seconds is None:
-            break
-        rate = rates[batch] = batch / seconds
-        if rate < MIN_GAIN * previous:
-            break
-        batch, previous = 2 * batch, rate
-    return max(rates, key=rates.__getitem__, default=None)
-
-
-def _search_seconds(make: Callable[[int], Callable[[], None]], device: str | torch.device, batch: int) -> float:
-    # torch recompiles a model for a limited number of sizes and then runs it eagerly.
-    torch.compiler.reset()
-    # Other load on the machine can only lengthen a step.
-    return min(time_in_turn({batch: make(batch)}, SEARCH_ROUNDS, device, desc=f"batch {batch}")[batch])
 
 
 def _trains(model: nn.Module) -> bool:
@@ -232,11 +179,6 @@ def published_names(most: float, size: tuple[int, int]) -> list[str]:
     return names
 
 
-def batch(text: str) -> BatchSize:
-    """Return a number, or `auto`."""
-    return text if text == "auto" else int(text)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     variants = ", ".join(f"+{name}" for name in VARIANTS)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -244,7 +186,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--published", type=float, metavar="M", help="models with a published accuracy, up to M million parameters"
     )
-    parser.add_argument("--batch-size", type=batch, default=8, metavar="B", help="(default: 8); auto: the fastest")
+    parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
     parser.add_argument("--memory", action="store_true", help="measure the peak memory of a step as well")
