@@ -1,5 +1,5 @@
 # python tools/train.py configs/demo/soft_plus_pico_tiles.py
-# A first training run: 1.4 M parameters, four passes over 10,000 generated images of 64 pixels, whose question no part
+# A first training run: 1.1 M parameters, four passes over 10,000 generated images of 64 pixels, whose question no part
 # of an image answers by itself. Ends with the accuracy on 1,000 held-out images, that without attentions (99.9 and
 # 19.2 % where guessing gives 17), and pictures of where they look; 4.5 minutes of CPU time on one thread of an Intel
 # Xeon. It learns little until it finds the cue, and had 99.7 % after the third pass. A run of three passes gave 93.1 to
