@@ -18,7 +18,6 @@ import tarfile
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -29,6 +28,8 @@ from soft_vit.layers import ATTENTIONS
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)#\s]+)")
+# Host and path of a repository that was cloned by https or ssh.
+REMOTE = re.compile(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([^:/]+)[:/](.+?)(?:\.git)?")
 # A paragraph of one picture.
 PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
 # The demo of the start page runs on this npm package, on these of its files.
@@ -53,10 +54,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link to the repository from which this copy was cloned, if it is on the web."""
     command = ["git", "-C", str(ROOT), "config", "remote.origin.url"]
     found = subprocess.run(command, capture_output=True, text=True) if shutil.which("git") else None
-    address = urlsplit(found.stdout.strip() if found else "")
-    if address.scheme == "https":
-        config.repo_url = f"https://{address.hostname}{address.path.removesuffix('.git')}"
-        config.repo_name = config.site_name
+    if found and (address := REMOTE.fullmatch(found.stdout.strip())):
+        config.repo_url, config.repo_name = "https://{}/{}".format(*address.groups()), config.site_name
     return config
 
 
