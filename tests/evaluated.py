@@ -18,12 +18,7 @@ Model = Callable[[torch.Tensor], torch.Tensor]
 # Classes of `write_folders`.
 THERE = [0, 3, 4, 9]
 MODEL = {"num_classes": 10, "img_size": 32, **NARROW}
-OPTIONS = {
-    "image_size": 32,
-    **NARROW_MODEL,
-    "test_dataloader.dataset.length": 37,
-    "test_dataloader.batch_size": 16,
-}
+OPTIONS = {"image_size": 32, **NARROW_MODEL, "test_dataloader.dataset.length": 37, "test_dataloader.batch_size": 16}
 
 
 def network(name: str = "soft_pico", seed: int = 0, **kwargs) -> torch.nn.Module:

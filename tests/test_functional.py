@@ -22,10 +22,7 @@ OPTIONS = {
 }
 CASES = [(kind, options) for kind in FUNCTIONAL_KINDS for options in OPTIONS.get(kind, [{}])]
 # Options of modules, that the operator leaves out or names otherwise: without convolutions, tokens by averages.
-MODULE_OPTIONS = {
-    "nystrom": {"local_kernel": 0},
-    "soft": {"local_kernel": 0, "sampling": "avg", "max_bottleneck": 7},
-}
+MODULE_OPTIONS = {"nystrom": {"local_kernel": 0}, "soft": {"local_kernel": 0, "sampling": "avg", "max_bottleneck": 7}}
 cases = pytest.mark.parametrize(("kind", "options"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
 
 

@@ -11,8 +11,7 @@ from soft_vit.ops import soft_attention_reference
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"),
-    [("soft_pico", None), ("soft_pico+eager", "eager"), ("soft_norm_pico+folded+triton", "triton")],
+    ("name", "backend"), [("soft_pico", None), ("soft_pico+eager", "eager"), ("soft_norm_pico+folded+triton", "triton")]
 )
 def test_every_attention_has_the_backend(name, backend):
     attentions = [module for module in create_variant(name).modules() if isinstance(module, SoftAttention)]

@@ -14,13 +14,7 @@ import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import (
-    BadImage,
-    decode_image,
-    find_images,
-    find_multi_label_images,
-    read_image,
-)
+from soft_vit.data.images import BadImage, decode_image, find_images, find_multi_label_images, read_image
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:

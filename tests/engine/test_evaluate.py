@@ -9,17 +9,7 @@ import pytest
 import timm
 import torch
 from engine.runs import NARROW
-from evaluated import (
-    DEMO,
-    OPTIONS,
-    THERE,
-    agrees,
-    by_the_book,
-    expected_on_folder,
-    expected_on_shapes,
-    network,
-    shapes,
-)
+from evaluated import DEMO, OPTIONS, THERE, agrees, by_the_book, expected_on_folder, expected_on_shapes, network, shapes
 
 from soft_vit.data import CLASSES
 from soft_vit.engine import evaluate

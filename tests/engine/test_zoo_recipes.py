@@ -59,8 +59,7 @@ def test_a_demo_for_every_family():
 
 # With and without MESA, repeated augmentation, and BatchNorm.
 @pytest.mark.parametrize(
-    "family",
-    ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))],
+    "family", ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))]
 )
 def test_a_recipe_resumes_exactly(family, tree, tmp_path):
     """Two epochs of two steps, of which the last three have the average's term; stopped within the second epoch."""

@@ -31,17 +31,10 @@ CASES = {
     "plot_logs": [("nowhere", "nowhere"), ("file --out .", "folder")],
     "predict": [("*.gif --model test_vit", "*.gif"), ("photo.png --model test_vit --out photo.png", "photo.png")],
     "publish_checkpoint": [(f"none.pth {PUBLISH}", "none.pth"), (f"file {PUBLISH} --metric x", "NAME=VALUE")],
-    "studies gym": [
-        ("--tasks mirror recall --num-tokens 16 25", "got 25"),
-        ("--no-train --out file/gym", "file/gym"),
-    ],
+    "studies gym": [("--tasks mirror recall --num-tokens 16 25", "got 25"), ("--no-train --out file/gym", "file/gym")],
     "studies linearise": [("--kinds sofd", "sofd"), ("--no-train --out file/study", "file cannot be used")],
     "studies softmax": [("soft_pico --out file/softmax.md", "softmax.md")],
-    "test": [
-        ("none.pth", "none.pth"),
-        ("", "CHECKPOINT and --model NAME"),
-        (TINY, "the config"),
-    ],
+    "test": [("none.pth", "none.pth"), ("", "CHECKPOINT and --model NAME"), (TINY, "the config")],
     "train": [
         ("none.py", "none.py"),
         (TINY, "data_root"),

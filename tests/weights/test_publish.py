@@ -40,14 +40,7 @@ def test_other_contents_are_not_published(published):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"mean": [0.5], "std": [0.5]},
-        {"mean": [math.nan] * 3},
-        {"std": [0.5, 0, 0.5]},
-    ],
-    ids=str,
+    "given", [{}, {"mean": [0.5], "std": [0.5]}, {"mean": [math.nan] * 3}, {"std": [0.5, 0, 0.5]}], ids=str
 )
 def test_the_normalisation_must_be_known(given, averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")

@@ -76,12 +76,7 @@ def run_hook(spoilt: set[int], iterations: int, **kwargs) -> tuple[EMAEvalHook, 
 
 @pytest.mark.parametrize(
     ("spoilt", "counts", "moved"),
-    [
-        (set(), 1, [0, 1, 2, 3, 4, 5]),
-        ({1, 4}, 1, [0, 2, 3, 5]),
-        (set(), 2, [1, 3, 5]),
-        ({2}, 2, [1, 5]),
-    ],
+    [(set(), 1, [0, 1, 2, 3, 4, 5]), ({1, 4}, 1, [0, 2, 3, 5]), (set(), 2, [1, 3, 5]), ({2}, 2, [1, 5])],
 )
 def test_average_moves_with_the_optimizer(spoilt, counts, moved):
     hook, iterations = run_hook(spoilt, 6, accumulative_counts=counts)

@@ -4,12 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.reformer import (
-    SELF_SCORE,
-    angular_buckets,
-    bucket_bits,
-    lsh_attention,
-)
+from soft_vit.layers.attention.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 
 # Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
 TOLERANCE = 1e-12

@@ -160,9 +160,7 @@ FAMILIES: dict[str, Family] = {
         folder="flatten",
     ),
     "flatten_pvt_v2": Family(
-        models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"),
-        small=SMALL_PVT,
-        folder="flatten",
+        models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"), small=SMALL_PVT, folder="flatten"
     ),
     "flatten_swin": Family(
         models=sizes("flatten_swin", "tiny", "small", "base", "base_384"),

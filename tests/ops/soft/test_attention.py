@@ -161,13 +161,7 @@ def test_inside_is_single_precision_under_autocast(variant):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("inverse", "lu"),
-        ("newton_gradient", "none"),
-        ("newton_iters", -1),
-        ("ridge", 0.0),
-    ],
+    ("name", "value"), [("inverse", "lu"), ("newton_gradient", "none"), ("newton_iters", -1), ("ridge", 0.0)]
 )
 def test_unknown_options(name, value):
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
