@@ -90,7 +90,7 @@ SCRIPTS = {
 }
 STARTED = [re.sub(script, program, command) for command in COMMANDS for script, program in SCRIPTS.items()]
 # CI runs pytest, ruff and mypy, and builds the site; tests of benchmarks run gpu_report.sh. The demo's export takes a
-# minute, and tests/docs/test_demo.py compares what it wrote.
+# minute, and tests/docs/test_generated.py compares what it wrote.
 RUN = [command for command in dict.fromkeys(STARTED) if re.match(r"python (?!-m venv|-m docs.generate.demo)", command)]
 
 

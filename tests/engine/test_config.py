@@ -14,7 +14,7 @@ from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS
 from soft_vit.weights.read import NOTES_KEY, Notes
 
-# The baselines are held against soft_tiny.py in test_recipe.py.
+# The baselines are held against soft_tiny.py in test_recipes.py.
 ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name not in ("_base_", "baselines"))
 SIZED = ("AlbumentationsTransform", "ShapesDataset", "TimmAugment", "TimmEvalCrop")
 
@@ -27,7 +27,7 @@ def written(path: Path, text: str) -> Path:
 # Files.
 
 
-# test_zoo_recipes.py resolves those of the zoo.
+# test_recipes.py resolves those of the zoo.
 @pytest.mark.parametrize(
     "path",
     [

@@ -1,4 +1,4 @@
-"""A test of a checkpoint or a timm model, against the same computed with a loop, torch and timm."""
+"""Tests of models: figures by the book, images as trained, mirrored and with several labels."""
 
 import csv
 import json
@@ -8,13 +8,34 @@ import numpy as np
 import pytest
 import timm
 import torch
-from engine.runs import NARROW
-from evaluated import DEMO, OPTIONS, THERE, agrees, by_the_book, expected_on_folder, expected_on_shapes, network, shapes
+from engine.runs import CONFIGS, NARROW, NARROW_MODEL, assert_same_state
+from evaluated import (
+    DEMO,
+    OPTIONS,
+    THERE,
+    Model,
+    agrees,
+    by_the_book,
+    expected_on_folder,
+    expected_on_shapes,
+    network,
+    shapes,
+)
+from mmengine.config import Config
+from PIL import Image
+from timm.data import create_transform, resolve_model_data_config
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import evaluate
+from soft_vit.data.demo.trees import make_tree
+from soft_vit.engine import evaluate, metrics
+from soft_vit.engine.metrics import ClassificationMetric
+from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine.run import train
+from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import NOTES_KEY, Notes
+
+# A test of a checkpoint or a timm model, against the same computed with a loop, torch and timm.
 
 
 def test_everything_that_is_reported(checkpoint, models, tmp_path):
@@ -153,3 +174,195 @@ def test_loss_that_is_no_number_is_null_in_json(tmp_path):
     torch.save({"state_dict": broken.state_dict()}, tmp_path / "nan.pth")
     evaluate(DEMO, str(tmp_path / "nan.pth"), out=tmp_path / "out.json", work_dir=tmp_path, options=OPTIONS)
     assert json.loads((tmp_path / "out.json").read_text())["cross_entropy"] is None
+
+
+# Against formulas in numpy, for any number of processes.
+
+
+def scores(images: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return 3 * torch.randn(images, classes), torch.randint(classes, (images,))
+
+
+def samples(logits: torch.Tensor, target: torch.Tensor) -> list[dict]:
+    return [{"pred_score": p, "gt_label": t[None]} for p, t in zip(logits.softmax(1), target, strict=True)]
+
+
+def run(metric: ClassificationMetric, logits, target, batch: int = 4) -> dict:
+    for part, labels in zip(logits.split(batch), target.split(batch), strict=True):
+        metric.process({}, samples(part, labels))
+    return metric.evaluate(len(target))
+
+
+@pytest.mark.parametrize(("images", "classes", "topk"), [(5, 3, (1, 5)), (1, 2, (1,)), (64, 100, (1, 3, 7))])
+def test_formulas(images, classes, topk):
+    logits, target = scores(images, classes)
+    # fp32 probabilities: half an ulp of relative error each, and the same absolute error in their logarithm.
+    assert run(ClassificationMetric(topk), logits, target) == pytest.approx(by_the_book(logits, target, topk), abs=1e-6)
+
+
+def test_restricted_to_classes_is_a_model_of_these_alone():
+    logits, _ = scores(41, 20)
+    kept = [17, 2, 5, 11, 3, 8]
+    among = torch.randint(len(kept), (41,))
+    target = torch.tensor(kept)[among]
+    metric = ClassificationMetric((1, 5), class_indices=kept, confusion=True)
+    assert run(metric, logits, target) == pytest.approx(by_the_book(logits[:, kept], among, (1, 5)), abs=1e-6)
+    pairs = list(zip(among.tolist(), logits[:, kept].argmax(1).tolist(), strict=True))
+    assert metric.confusion_table.tolist() == [[pairs.count((t, p)) for p in range(6)] for t in range(6)]
+
+
+@pytest.mark.parametrize(("images", "world_size"), [(10, 2), (2, 3), (7, 4)])
+def test_padding_is_not_counted_twice(images, world_size, monkeypatch):
+    """Each process has every world_size-th image, and images from the start again to make the shares equal."""
+    logits, target = scores(images, 5)
+    share = -(-images // world_size)
+    dealt = (list(range(images)) * world_size)[: share * world_size]
+
+    sent = []
+    monkeypatch.setattr(metrics, "all_reduce", lambda data, op="sum": sent.append(data.clone()))
+    tables = []
+    for rank in range(world_size):
+        monkeypatch.setattr(metrics, "get_dist_info", lambda rank=rank: (rank, world_size))
+        own = dealt[rank::world_size]
+        metric = ClassificationMetric(confusion=True)
+        metric.process({}, samples(logits[own], target[own]))
+        if rank < images:
+            metric.evaluate(images)
+            tables.append(metric.confusion_table)
+    sums = sum(data for data in sent if data.is_floating_point())
+    assert sums[0] == images
+    assert metric.compute_metrics(sums.tolist()) == pytest.approx(by_the_book(logits, target, (1, 5)), abs=1e-6)
+    assert sum(tables).sum() == images
+
+
+def test_impossible_prediction_has_a_finite_loss_and_nan_is_not_hidden():
+    metric = ClassificationMetric((1,))
+    loss = run(metric, torch.tensor([[0.0, 1000.0]]), torch.tensor([0]))["cross_entropy"]
+    assert loss == pytest.approx(-np.log(np.finfo(np.float32).tiny), abs=1e-3)
+    assert np.isnan(run(metric, torch.full((1, 2), float("nan")), torch.tensor([0]))["cross_entropy"])
+
+
+# A test that sees several views of each image, against scores that are merged by hand.
+
+
+def mean_of_mirrored(model: Model, axis: int = -1) -> Model:
+    """Logarithms of the mean of the probabilities for an image and its mirror image."""
+    return lambda images: (sum(model(x).softmax(1) for x in (images, images.flip(axis))) / 2).log()
+
+
+def test_views_of_the_config(checkpoint, models, tmp_path):
+    flips = [{"type": "RandomFlip", "prob": prob, "direction": "vertical"} for prob in (0.0, 1.0)]
+    views = {"type": "TestTimeAug", "transforms": [flips, [{"type": "PackInputs"}]]}
+    own = {"tta_pipeline": [{"type": "LoadedImage"}, views], "tta_model": {"type": "AverageClsScoreTTA"}}
+    # A model's own preprocessor comes before that of the config, with one view or with two.
+    own["data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [0.0] * 3, "std": [1.0] * 3}
+    own["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
+    out = tmp_path / "out.json"
+    metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=OPTIONS | own)
+    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["plain"], axis=-2)))
+    assert json.loads(out.read_text())["tta"] is True
+
+
+def test_an_image_and_its_mirror_image_in_a_folder(models, folders, tmp_path):
+    """The name of a timm model brings a normalisation of its own; the config of the training stays."""
+    torch.save(models["averaged"].state_dict(), tmp_path / "weights.pth")
+    (tmp_path / DEMO.name).write_text("trained = True")
+    files = {"data_root": folders / "numbered", "work_dir": tmp_path}
+    files["weights"] = str(tmp_path / "weights.pth")
+    options = {**OPTIONS, "model.num_classes": 10}
+    metrics = evaluate(DEMO, "soft_pico", tta=True, img_size=32, crop_pct=0.8, **files, options=options)
+    cfg = timm.get_pretrained_cfg("soft_pico")
+    view = (32, 0.8, cfg.mean[0], cfg.std[0])
+    assert agrees(metrics, expected_on_folder(mean_of_mirrored(models["averaged"]), folders / "numbered", *view))
+    assert (tmp_path / DEMO.name).read_text() == "trained = True"
+    assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"
+
+
+# Images with several labels: training, test and prediction.
+
+
+CONFIG = CONFIGS / "demo" / "soft_pico_labels.py"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("labels") / "data"
+    make_tree(root, "labels", train=12, val=7, size=32)
+    # One image without any class.
+    lines = (root / "val.csv").read_text().splitlines()
+    (root / "val.csv").write_text("\n".join([*lines[:-1], lines[-1].split(",")[0] + ","]))
+    return root
+
+
+@pytest.fixture(scope="module")
+def options(data):
+    return {
+        "data_root": str(data),
+        "load_from": None,
+        "image_size": 32,
+        **NARROW_MODEL,
+        "train_dataloader.batch_size": 4,
+        "train_cfg.max_epochs": 2,
+        "default_hooks.checkpoint.max_keep_ckpts": -1,
+    }
+
+
+@pytest.fixture(scope="module")
+def run_multi_label(options, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    train(CONFIG, options=options, work_dir=folder)
+    return folder
+
+
+def reference(run_multi_label, data):
+    """Scores and targets of the validation images, by timm and torch."""
+    model = timm.create_model("soft_pico", num_classes=10, img_size=32, **NARROW).eval()
+    model.load_state_dict(load_checkpoint_file(run_multi_label / "epoch_2.pth")["state_dict"])
+    rows = list(csv.DictReader((data / "val.csv").open()))
+    images = [Image.open(data / "val" / row["image"]) for row in rows]
+    mean, std = (127.5 / 255,) * 3, (64 / 255,) * 3
+    given = {**resolve_model_data_config(model), "input_size": (3, 32, 32), "crop_pct": 1.0, "mean": mean, "std": std}
+    transform = create_transform(**given, is_training=False)
+    with torch.no_grad():
+        scores = model(torch.stack([transform(image) for image in images])).sigmoid()
+    target = torch.tensor([[name in row["labels"].split("|") for name in CLASSES] for row in rows])
+    return scores, target, [data / "val" / row["image"] for row in rows]
+
+
+def average_precision(score, target):
+    hits = target[score.argsort(descending=True)].double()
+    precision = hits.cumsum(0) / torch.arange(1, len(hits) + 1)
+    return (100 * (precision * hits).sum() / hits.sum().clamp(min=1)).item()
+
+
+def test_metrics_and_scores_by_the_book(run_multi_label, data, options, tmp_path):
+    checkpoint = str(run_multi_label / "epoch_2.pth")
+    metrics = evaluate(CONFIG, checkpoint, options=options, work_dir=tmp_path, per_class=tmp_path / "classes.csv")
+    scores, target, files = reference(run_multi_label, data)
+    expected = [average_precision(scores[:, i], target[:, i]) for i in range(10)]
+    assert metrics["multi-label/mAP"] == pytest.approx(sum(expected) / 10, abs=1e-3)
+    rows = list(csv.reader((tmp_path / "classes.csv").open()))[1:]
+    assert [row[0] for row in rows] == list(CLASSES)
+    assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.006)
+    images = [Image.open(file).convert("RGB") for file in files]
+    for given in ({"config": CONFIG, "options": options}, {"model": "soft_pico"}):
+        found = load_predictor(checkpoint=checkpoint, topk=10, device="cpu", **given)(images)
+        for result, row in zip(found, scores, strict=True):
+            assert result.scores == pytest.approx([row[i].item() for i in result.indices], abs=1e-5)
+            assert result.scores == sorted(result.scores, reverse=True)
+
+
+def test_it_resumes_exactly(run_multi_label, options, tmp_path):
+    train(CONFIG, options=options, work_dir=tmp_path, resume=str(run_multi_label / "epoch_1.pth"))
+    assert_same_state(run_multi_label / "epoch_2.pth", tmp_path / "epoch_2.pth", "state_dict", "optimizer")
+
+
+def test_a_model_for_one_label(options, tmp_path):
+    with pytest.raises(ValueError, match="multi_label"):
+        train(CONFIG, options={**options, "model.multi_label": False}, work_dir=tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [{"data_root": "data"}, {"confusion": "table.csv"}], ids=str)
+def test_what_a_test_cannot_do(run_multi_label, options, arguments):
+    with pytest.raises(ValueError, match="several labels"):
+        evaluate(CONFIG, str(run_multi_label / "epoch_1.pth"), options=options, **arguments)

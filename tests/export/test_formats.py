@@ -1,25 +1,36 @@
-"""Every format against the model, and what the files say of themselves; ONNX of a whole model in test_onnx.py."""
+"""Files in both formats: equal to their model, at any size, of every family, in int8."""
 
 import json
+import re
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import timm
 import torch
+from models.zoo.families import SMALL
 from PIL import Image
 from timm.data import create_transform
+from torch import nn
 
 import soft_vit
 from soft_vit.data import CLASSES
-from soft_vit.export import FORMATS, ExportModel, export, load_export_model
-from soft_vit.export.formats import METADATA_FILE
+from soft_vit.export import ExportModel, export, load_export_model, quantization
+from soft_vit.export.formats import FORMATS, METADATA_FILE, open_onnx
+from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.layers import ATTENTIONS
+from soft_vit.layers.attention.landmarks import window_weights
 from soft_vit.models import model_name
+from soft_vit.models.base import pad_to_multiple
 from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import IMAGE_KEYS
+
+# Every format against the model, and what the files say of themselves.
+
 
 # The folder of the code, which stands in traces of its nodes.
 PACKAGE = str(Path(soft_vit.__file__).parent).encode()
@@ -127,3 +138,196 @@ def test_every_attention(attention, format, tmp_path):
         assert str(refused.value).isprintable()
     else:
         export(source, path, format, report=silent)
+
+
+# ONNX files for images of any size: each equals its model at other sizes, or is not written.
+
+
+# Averages over windows, whose size the graph must not fix, as rotations and inner models must not.
+CASES = [
+    ("agent", {}),
+    ("nystrom", {}),
+    ("nystrom", {"landmarks": "segment"}),
+    ("spatial_reduction", {"linear": True}),
+    ("soft", {"sampling": "avg", "newton_iters": 2}),
+    ("soft", {"max_bottleneck": (3, 3), "newton_iters": 2, "normalize": True}),
+    ("ttt", {"rope": True}),
+]
+
+# The others divide the map by blocks and windows, or pad it to them.
+ONE_SIZE = {"local", "atrous", "sparse", "reformer", "longformer", "bigbird", "synthesizer"}
+# ONNX lacks the Cholesky factor. The padding of maps for gated attention units is not captured.
+REFUSED = {"onnx": {*ONE_SIZE, "skyformer"}, "torch_export": {*ONE_SIZE, "gau"}}
+
+
+class Layers(nn.Module):
+    """Attentions side by side on patches of 4 x 4 pixels: images to a tuple of their tokens."""
+
+    def __init__(self, cases: list[tuple[str, dict]]) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.layers = nn.ModuleList(
+            ATTENTIONS[name](16, 2, feat_size=(16, 16), sr_ratio=4, **options) for name, options in cases
+        )
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=16**-0.5)
+
+    def forward(self, x):
+        x = self.patches(x)
+        grid = x.shape[2], x.shape[3]
+        tokens = x.flatten(2).mT
+        return tuple(layer(tokens, grid) for layer in self.layers)
+
+
+def source_of_any_size(cases: list[tuple[str, dict]]) -> ExportModel:
+    torch.manual_seed(0)
+    model = Layers(cases).eval().requires_grad_(False)
+    outputs = tuple(f"{name}{i}" for i, (name, _) in enumerate(cases))
+    return ExportModel("layers", model, (3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, outputs=outputs)
+
+
+@pytest.mark.parametrize(("size", "grid"), [((7, 9), (3, 2)), ((5, 4), (7, 7)), ((16, 16), (4, 4)), ((1, 3), (2, 1))])
+def test_window_weights_are_those_of_adaptive_pooling(size, grid):
+    maps = torch.randn(2, 3, *size, dtype=torch.float64)
+    expected = nn.functional.adaptive_avg_pool2d(maps, grid)
+    averages = (maps.flatten(2) @ window_weights(size, grid, maps).mT).unflatten(2, grid)
+    torch.testing.assert_close(averages, expected, rtol=1e-12, atol=1e-12)
+
+
+def assert_equal_at_other_sizes(source, format, path):
+    run = FORMATS[format].open(path)
+    # Windows that divide the map, odd sides, and more windows than the limit of 7 on a side.
+    for batch, height, width in ((1, 64, 64), (2, 96, 128), (3, 101, 95), (1, 300, 77)):
+        images = torch.randn(batch, 3, height, width)
+        for name, given, expected in zip(source.outputs, run(images), source.model(images), strict=True):
+            assert (given - expected).norm() <= 1e-4 * expected.norm(), (name, height, width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join((case[0], *case[1])))
+def test_options_at_other_sizes(case, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source, path = source_of_any_size([case]), tmp_path / "layers.onnx"
+    FORMATS["onnx"].write(source, path, any_size=True)
+    assert_equal_at_other_sizes(source, "onnx", path)
+
+
+class Padded(nn.Module):
+    """Images filled up to patches of 16 pixels."""
+
+    def forward(self, x):
+        return (pad_to_multiple(x, 16),)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_padding_follows_the_size(format, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source = ExportModel("padded", Padded(), (3, 64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, outputs=("padded",))
+    path = tmp_path / f"padded{FORMATS[format].suffix}"
+    FORMATS[format].write(source, path, any_size=True)
+    assert_equal_at_other_sizes(source, format, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_kind_is_right_at_other_sizes_or_refused(format, attention, tmp_path):
+    pytest.importorskip("onnxruntime")
+    source, path = source_of_any_size([(attention, {})]), tmp_path / f"layers{FORMATS[format].suffix}"
+    if attention in REFUSED[format]:
+        with pytest.raises(ValueError, match=r"any size|--img-size|ONNX"):
+            export(source, path, format, any_size=True, report=lambda line: None)
+        assert not path.exists()
+    else:
+        export(source, path, format, any_size=True, report=lambda line: None)
+        assert_equal_at_other_sizes(source, format, path)
+
+
+# ONNX files: equal to their model, what they say of themselves, and in int8.
+
+
+@pytest.fixture(scope="module")
+def onnx() -> ModuleType:
+    return pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def full(small, onnx, tmp_path_factory) -> Path:
+    """Compared with the model when it is written."""
+    path = tmp_path_factory.mktemp("onnx") / "small.onnx"
+    lines: list[str] = []
+    export(small, path, "onnx", report=lines.append)
+    assert sum("relative error" in line for line in lines) >= 2
+    return path
+
+
+def test_equals_eager(small, full):
+    run = open_onnx(full)
+    for batch in (1, 5, 17):
+        images = torch.randn(batch, 3, 64, 64)
+        assert (run(images)[0] - small.model(images)).abs().max() <= 1e-4
+
+
+def test_says_how_to_use_it(small, full, onnx):
+    # The folder of the code, which stands in traces of its nodes.
+    assert str(Path(soft_vit.__file__).parent).encode() not in full.read_bytes()
+    file = onnx.load(full)
+    metadata = {entry.key: entry.value for entry in file.metadata_props}
+    for name in ("input_size", "mean", "std", "classes"):
+        assert json.loads(metadata[name]) == list(getattr(small, name))
+    assert metadata["model"] == "soft_pico"
+    assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
+
+
+@pytest.mark.slow
+def test_int8(small, full, onnx, tmp_path, monkeypatch):
+    """Products with weights alone; files of other classes are compared with each other."""
+    monkeypatch.setattr(quantization, "CALIBRATION_IMAGES", 64)
+    monkeypatch.setattr(quantization, "TEST_IMAGES", 40)
+    path = tmp_path / "int8.onnx"
+    assert quantize(full, path, small).startswith("17 of ")
+    before, after = (onnx.load(file) for file in (full, path))
+    noted, kept = ({entry.key: entry.value for entry in file.metadata_props} for file in (before, after))
+    assert noted.items() <= kept.items()
+    made_by = {output: node for node in after.graph.node for output in node.output}
+    weights = {each.name for each in after.graph.initializer}
+    for node in after.graph.node:
+        sources = [made_by[name] for name in node.input[:2] if name in made_by]
+        if node.op_type in quantization.PRODUCTS and any(x.op_type == "DequantizeLinear" for x in sources):
+            assert any(source.input[0] in weights for source in sources)
+    assert "Top-1" in check_drop(full, path, small, max_drop=100)
+    assert "Both predict the same" in check_drop(full, path, replace(small, classes=()), max_drop=100)
+    head = max((w for w in before.graph.initializer if 10 in w.dims), key=lambda w: len(w.raw_data))
+    head.raw_data = (-torch.frombuffer(bytearray(head.raw_data), dtype=torch.float32)).numpy().tobytes()
+    onnx.save(before, path)
+    with pytest.raises(ValueError, match=r"at most 2 points.*of 40 generated images"):
+        check_drop(full, path, replace(small, classes=()), max_drop=2)
+
+
+@pytest.mark.slow
+def test_int8_of_a_trained_model(pico, onnx, tmp_path):
+    lines: list[str] = []
+    path = export(pico, tmp_path / "pico.onnx", "onnx", int8=True, max_drop=1.0, report=lines.append)
+    assert float(re.search(r"([\d.]+) % in float32", "".join(lines))[1]) > 95
+    # Bytes instead of four, and the graph.
+    assert path.stat().st_size < 0.4 * 4 * sum(p.numel() for p in pico.model.parameters())
+
+
+# A small model of each family in both formats, against the model.
+
+
+# Windows of Swin are cut for one size; DeiT takes multiples of 16 alone.
+ONE_SIZE_ZOO = ("inline_swin", "pola_swin", "flatten_swin", "inline_deit")
+CASES_ZOO = [(family, format, family not in ONE_SIZE_ZOO) for family in SMALL for format in FORMATS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "format", "any_size"), CASES_ZOO, ids=str)
+def test_every_family(family, format, any_size, tmp_path):
+    name, small = SMALL[family]
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=7, img_size=64, **small).eval().requires_grad_(False)
+    source = ExportModel(name, model, (3, 64, 64), mean=(0.5,) * 3, std=(0.25,) * 3)
+    path = tmp_path / f"model{FORMATS[format].suffix}"
+    export(source, path, format, any_size=any_size, report=lambda line: None)

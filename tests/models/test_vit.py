@@ -123,7 +123,7 @@ def test_compiled_for_any_size(kind: str) -> None:
         torch.testing.assert_close(compiled(images(*size)), model(images(*size)))
 
 
-# A quick one is in test_torch_export.py.
+# A quick one is in test_graphs.py.
 @pytest.mark.slow
 @every_kind
 def test_exported_with_any_batch(kind: str) -> None:

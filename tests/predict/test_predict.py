@@ -1,17 +1,26 @@
-"""Many images: what is written, also when files are bad or the run is interrupted."""
+"""Files that are predicted: what is meant, what is written, what is drawn."""
 
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
 import torch
+from file_server import file_server
+from mmengine.structures import BaseDataElement, InstanceData
+from mmpretrain.structures import DataSample
 from PIL import Image
+from pycocotools import mask as coco
 
-from soft_vit.predict import ClassMap, Outcome, RankedClasses, predict_files
+from soft_vit.predict import ClassMap, Outcome, RankedClasses, predict_files, result_of
+from soft_vit.predict.drawing import class_colors, draw_classes, draw_instances, draw_segmentation, index_image
+from soft_vit.predict.inputs import find_inputs, free_name, printable
 from soft_vit.predict.results import Result
+
+# Many images: what is written, also when files are bad or the run is interrupted.
 
 
 class Brightness:
@@ -152,3 +161,208 @@ def test_outcome_is_told_with_the_notes_of_the_model(photos, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     assert precious.read_text() == "precious"
     assert Image.open(out / "a.png").format == "PNG"
+
+
+# Which images files and folders mean, and where their results go.
+
+
+FOUND = ["[x].png", "a.jpg", "b.PNG", "deep/a.jpg", "deep/er/c.webp"]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> None:
+    """photos/ with those that are FOUND, text, a hidden image and a link to photos/; out/a.jpg."""
+    for name in [*FOUND, ".hidden.png", "notes.txt", "../out/a.jpg"]:
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "photos/deep/up").symlink_to(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["photos/notes.txt"], ["notes.txt"]),
+        (["photos/[x].png"], ["[x].png"]),
+        (["photos/a.jpg", "photos/a.jpg", "photos", "photos/deep"], FOUND),
+        (["."], [f"photos/{name}" for name in FOUND]),
+    ],
+)
+def test_what_is_meant(tree, given, names):
+    found = find_inputs(given, Path("out"))
+    assert sorted(str(image.name) for image in found) == names
+    assert all(image.source.is_file() for image in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [("none.jpg", FileNotFoundError), ("out/a.jpg", ValueError), ("out", ValueError), ("", ValueError)],
+)
+def test_mistakes(tree, given, error):
+    with pytest.raises(error):
+        find_inputs([given], Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("http://localhost/a/b.jpg?size=3#x", "b.jpg"),
+        ("https://localhost", "image"),
+        ("https://localhost/a/..", "image"),
+        ("-", "image"),
+    ],
+)
+def test_addresses_and_standard_input(tmp_path, given, name):
+    (found,) = find_inputs([given, given], tmp_path)
+    assert (found.source, str(found.name)) == (given, name)
+
+
+def test_downloads(monkeypatch):
+    def read(address: str) -> bytes:
+        (found,) = find_inputs([address], Path("out"))
+        return found.read()
+
+    with file_server(body=b"0123456789") as server:
+        assert read(f"{server.url}/image") == b"0123456789"
+        server.status = [404]
+        for path, reason in (("/none", "404"), ("/a b", "control characters")):
+            with pytest.raises(OSError, match=reason):
+                read(server.url + path)
+        monkeypatch.setattr("soft_vit.predict.inputs.MAX_FILE_BYTES", 9)
+        with pytest.raises(ValueError, match="9 bytes"):
+            read(f"{server.url}/image")
+    with pytest.raises(OSError, match="refused"):
+        read(f"{server.url}/image")
+
+
+def test_names_are_given_once_and_are_text():
+    taken = {"predictions.json"}
+    given = ["a.jpg", "a.jpg", "A.JPG", "deep/a.jpg", "predictions.json", "a_2.jpg", os.fsdecode(b"d\xfe/\xff.png")]
+    names = [free_name(PurePosixPath(name), taken) for name in given]
+    assert names == ["a.jpg", "a_2.jpg", "A_3.JPG", "deep/a.jpg", "predictions_2.json", "a_2_2.jpg", "d�/�.png"]
+    assert printable(Path(os.fsdecode(b"a\xff.jpg"))) == "a�.jpg"
+
+
+# Results from data samples of the three kinds of models: what JSON, a reader and a drawing get.
+
+
+NAMES = ["circle", "square", "star"]
+
+
+def detected(scores: list[float], dtype: torch.dtype = torch.float32, **more: torch.Tensor) -> BaseDataElement:
+    boxes = torch.arange(4 * len(scores), dtype=dtype).reshape(-1, 4)
+    found = InstanceData(bboxes=boxes, scores=torch.tensor(scores, dtype=dtype), labels=torch.arange(len(scores)))
+    found.update(InstanceData(**more))
+    return BaseDataElement(pred_instances=found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_classes_come_in_the_order_of_their_scores(dtype):
+    sample = DataSample().set_pred_score(torch.tensor([0.125, 0.5, 0.0, 0.25], dtype=dtype))
+    found = result_of(sample, NAMES, topk=2)
+    assert found == RankedClasses([1, 3], ["square", "class 3"], [0.5, 0.25])
+    assert found.entries()[1] == {"class": "class 3", "index": 3, "score": 0.25}
+    assert len(result_of(sample, NAMES, topk=5).indices) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_instances_above_the_least_score_the_best_first(dtype):
+    # 0.3 in float32 and in bfloat16 is above 0.3.
+    found = result_of(detected([0.3, 0.875, 0.25, 0.5], dtype), NAMES, score_thr=0.3)
+    assert (found.labels, found.names) == ([1, 3, 0], ["square", "class 3", "circle"])
+    assert found.entries()[0] == {"class": "square", "label": 1, "score": 0.875, "box": [4.0, 5.0, 6.0, 7.0]}
+
+
+def test_masks_can_be_read_by_cocos_own_code():
+    masks = torch.rand(3, 13, 7) > 0.5
+    masks[1] = False
+    entries = json.loads(json.dumps(result_of(detected([0.5, 0.9, 0.7], masks=masks), NAMES).entries()))
+    for entry, index in zip(entries, [1, 2, 0], strict=True):
+        assert entry["mask"]["size"] == [13, 7]
+        np.testing.assert_array_equal(coco.decode(entry["mask"]), masks[index].numpy())
+    nothing = result_of(detected([0.1] * 3, masks=masks), NAMES)
+    assert (nothing.entries(), nothing.masks.shape) == ([], (0, 13, 7))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_broken_boxes_and_scores_are_left_out(value):
+    sample = detected([0.5, float("nan"), 0.7])
+    sample.pred_instances.bboxes[0, 2] = value
+    assert result_of(sample, NAMES).labels == [2]
+
+
+# Drawings of predictions: what is where, at sizes from one pixel to a panorama.
+
+
+GREY = 100
+
+
+def grey(height: int, width: int) -> Image.Image:
+    return Image.new("RGB", (width, height), (GREY, GREY, GREY))
+
+
+def mixed(color: np.ndarray) -> np.ndarray:
+    return (color + 1.0 * GREY) / 2
+
+
+@pytest.mark.parametrize(("label", "ink"), [(3, (30, 30, 30)), (4, (255, 255, 255))])
+def test_small_picture_is_enlarged_by_a_whole_factor_with_its_boxes(label, ink):
+    """64 pixels become 384: the edges of a box lie at six times its coordinates. Its label is readable."""
+    picture, color = grey(64, 64), class_colors(5)[label]
+    pixels = np.asarray(draw_instances(picture, np.array([[10, 20, 40, 50]]), [label], ["kite"], [0.5]))
+    assert pixels.shape == (384, 384, 3)
+    np.testing.assert_array_equal(pixels[180, [60, 240]], [color, color])
+    np.testing.assert_array_equal(pixels[240, 150], [GREY] * 3)
+    assert {tuple(color.tolist()), ink} <= {tuple(pixel) for pixel in pixels[120:145, 60:140].reshape(-1, 3).tolist()}
+    assert picture == grey(64, 64)
+
+
+def test_smaller_mask_lies_on_a_larger_one_and_both_are_half_transparent():
+    masks = np.zeros((2, 400, 400), dtype=bool)
+    masks[0, 100:300, 100:300] = masks[1, 150:250, 150:250] = True
+    boxes = np.array([[100, 100, 300, 300], [150, 150, 250, 250]])
+    pixels = np.asarray(draw_instances(grey(400, 400), boxes, [0, 1], ["out", "in"], [0.9, 0.5], masks))
+    expected = [mixed(class_colors(2)[1]), mixed(class_colors(2)[0]), [GREY] * 3]
+    np.testing.assert_allclose(pixels[[240, 280, 350], [240, 200, 200]], expected, atol=1)
+
+
+# None, larger than the picture, a point, turned around, outside.
+BOXES = [[], [[-50, -50, 3000, 3000]], [[30, 30, 30, 30]], [[5, 5, 2, 1]], [[6000, 6000, 7000, 7000]]]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (63, 50), (30, 2000)])
+def test_any_box_mask_and_name_on_any_picture(size):
+    for boxes in BOXES:
+        count = len(boxes)
+        given = np.array(boxes, dtype=float).reshape(-1, 4), [0] * count, ["name " * 30] * count, [0.5] * count
+        drawn = draw_instances(grey(*size), *given, np.zeros((count, *size), dtype=bool))
+        factor = drawn.width // size[1]
+        assert drawn.size == (factor * size[1], factor * size[0])
+    drawn = draw_classes(grey(*size), ["a name that is longer than the picture " * 5, "b"], [0.7, 0.2])
+    assert drawn.height > size[0]
+    assert drawn.width >= 280
+
+
+def lengths(drawn: Image.Image, color: np.ndarray) -> list[int]:
+    """Numbers of pixels of a colour in the rows below a picture of 400 rows that have any."""
+    return sorted(set((np.asarray(drawn)[400:] == color).all(-1).sum(1).tolist()) - {0})
+
+
+def test_map_lies_on_the_picture_above_a_legend_of_the_classes_in_it():
+    classes = np.zeros((400, 500), dtype=np.int64)
+    classes[:, 250:] = 2
+    drawn, colors = draw_segmentation(grey(400, 500), classes, ["wall", "sky", "tree"]), class_colors(3)
+    np.testing.assert_allclose(np.asarray(drawn)[200, [100, 400]], mixed(colors[[0, 2]]), atol=1)
+    assert [bool(lengths(drawn, color)) for color in colors] == [True, False, True]
+
+
+@pytest.mark.parametrize("count", [3, 256, 400])
+def test_index_image_survives_a_png(count):
+    classes = np.arange(63 * 50).reshape(63, 50) % count
+    stream = io.BytesIO()
+    index_image(classes).save(stream, "PNG")
+    read = Image.open(stream)
+    np.testing.assert_array_equal(np.asarray(read), classes)
+    if count <= 256:
+        np.testing.assert_array_equal(np.asarray(read.convert("RGB")), class_colors(256)[classes])

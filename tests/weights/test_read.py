@@ -1,6 +1,7 @@
-"""Notes, of which only plain values are kept, and the allowed contents of files."""
+"""Files of weights: written atomically, with notes, and read again."""
 
 import math
+import os
 import sys
 import types
 from collections import OrderedDict
@@ -11,6 +12,7 @@ import torch
 from crafted import Call
 from mmengine.logging import HistoryBuffer
 
+from soft_vit.weights.files import ensure_writable, write_atomically
 from soft_vit.weights.read import (
     NOTES_KEY,
     Notes,
@@ -20,6 +22,10 @@ from soft_vit.weights.read import (
     read_checkpoint_file,
     unwrap_state_dict,
 )
+from soft_vit.weights.save import safetensors_bytes
+
+# Notes, of which only plain values are kept, and the allowed contents of files.
+
 
 FULL = Notes(
     "soft_pico",
@@ -127,3 +133,65 @@ def test_numbers_that_are_not_finite_are_named(values, is_finite, dtype):
     x = torch.full((3,), torch.finfo(dtype).max, dtype=dtype) if values == "max" else torch.tensor(values).to(dtype)
     content = {"epoch": 1, "weights": {"a": torch.zeros(2), "b": x}, "steps": torch.tensor([1])}
     assert first_not_finite(content) == (None if is_finite else "weights.b")
+
+
+# Files of safetensors: equal bytes each time, with notes of the model.
+
+
+WEIGHTS = {"odd": torch.arange(3, dtype=torch.uint8), "b": torch.randn(5, 3).mT, "number": torch.tensor(2)}
+
+
+@pytest.mark.parametrize(
+    "notes", [None, Notes("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
+)
+def test_tensors_and_notes_come_back(notes, tmp_path):
+    data = safetensors_bytes(WEIGHTS, notes)
+    (tmp_path / "a.safetensors").write_bytes(data)
+    read = load_weights(tmp_path / "a.safetensors")
+    assert read.keys() == WEIGHTS.keys()
+    assert all(read[name].dtype == value.dtype and torch.equal(read[name], value) for name, value in WEIGHTS.items())
+    assert read.notes == (notes or Notes())
+
+
+def test_the_same_bytes_each_time():
+    """The safetensors library writes metadata in random order."""
+    assert len({safetensors_bytes(WEIGHTS, Notes("soft_pico", {"a": 1})) for _ in range(20)}) == 1
+
+
+# Files are written atomically.
+
+
+@pytest.mark.parametrize(("step", "name"), [("fsync", "epoch_1.pth"), ("replace", f"{'猫' * 83}.pth")])
+def test_failure_leaves_the_old_file(tmp_path, monkeypatch, step, name):
+    path = tmp_path / name
+    write_atomically(path, b"old")
+
+    def fail(*arguments):
+        raise OSError(28, "disk full")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_replaces_and_creates_folders_with_usual_permissions(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    for content in (b"old", b"new"):
+        write_atomically(path, content)
+    assert path.read_bytes() == b"new"
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.parametrize("path", ["file/rows.csv", "/proc/rows.csv", "folder"])
+def test_what_cannot_be_written(tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match=path):
+        ensure_writable(tmp_path / path)
+    ensure_writable(tmp_path / "new" / "rows.csv")
+    assert list((tmp_path / "new").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Weights fitted where a run begins, and held against the model where it resumes or is tested."""
+"""Which weights and classes a run takes, and which it refuses."""
 
 import logging
 from contextlib import nullcontext
@@ -8,12 +8,16 @@ import pytest
 import timm
 import torch
 from mmengine.runner import BaseLoop
+from PIL import Image
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import TimmProgressClassifier, WeightsHook
+from soft_vit.engine import ImageTree, TimmProgressClassifier, WeightsHook
+from soft_vit.engine.hooks.checks import RunChecksHook, match_classes
 from soft_vit.engine.hooks.weights import changed_options, require_match
 from soft_vit.weights.read import NOTES_KEY
+
+# Weights fitted where a run begins, and held against the model where it resumes or is tested.
 
 
 class Loop(BaseLoop):
@@ -132,3 +136,43 @@ def test_options_that_differ_from_the_training_are_found(own, changed):
     model = {"model_name": "soft_pico", "num_classes": 10, "drop_path_rate": 0.1, **own}
     assert changed_options(checkpoint, {"model": model}) == changed
     assert changed_options({"meta": {}}, {"model": model}) == {}
+
+
+# What does not fit is refused before the first step.
+
+
+@pytest.mark.parametrize(
+    ("classes", "head", "fits"), [(10, 10, True), (10, 1000, True), (None, 1, True), (11, 10, False)]
+)
+def test_classes_fit_the_head(classes, head, fits):
+    model = SimpleNamespace(num_classes=head)
+    metainfo = {} if classes is None else {"classes": tuple(map(str, range(classes)))}
+    loader = SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo))
+    for owner in (model, SimpleNamespace(model=model)):
+        run = SimpleNamespace(train_dataloader=loader, model=owner, val_loop=None)
+        with nullcontext() if fits else pytest.raises(ValueError, match=str(classes)):
+            RunChecksHook().before_train(run)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"), [("abc", [0, 1, 2]), ("bc", [1, 2]), ("bd", None)], ids=["all", "some", "strange"]
+)
+def test_classes_are_matched_by_name(tmp_path, names, labels):
+    for name in names:
+        (tmp_path / "val" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "val" / name / "0.png")
+    dataset = ImageTree(str(tmp_path), "val", pipeline=[])
+    with nullcontext() if labels else pytest.raises(ValueError, match="'d'"):
+        match_classes(dataset, "abc", "the model")
+    if labels:
+        assert [dataset[i]["gt_label"] for i in range(len(dataset))] == labels
+        assert [dataset.get_cat_ids(i) for i in range(len(dataset))] == [[label] for label in labels]
+        assert dataset.metainfo["classes"] == ("a", "b", "c")
+
+
+def test_other_data_with_other_classes_is_refused():
+    same = SimpleNamespace(metainfo={"classes": ("a", "b")})
+    match_classes(same, ["a", "b"], "the checkpoint")
+    match_classes(SimpleNamespace(metainfo={}), ["a", "b"], "the checkpoint")
+    with pytest.raises(ValueError, match="a, b, c"):
+        match_classes(same, ["a", "b", "c"], "the checkpoint")

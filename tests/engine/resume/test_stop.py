@@ -1,17 +1,22 @@
-"""What a signal does to a run."""
+"""Signals that stop a run, and the lock of its folder."""
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from engine.runs import DEMO, tiny
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import SafeCheckpointHook
+from soft_vit.engine import SafeCheckpointHook, train
+from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.stop import EXIT_STOPPED, RunStopped, StopHook, listening
+
+# What a signal does to a run.
 
 
 def a_run(saved_iter: int | None, due: bool = True, hooks: bool = True) -> SimpleNamespace:
@@ -101,3 +106,30 @@ def test_other_signals_on_request():
 def test_in_another_thread_nothing_is_listened_for():
     with ThreadPoolExecutor(1) as thread:
         thread.submit(listening().__enter__).result()
+
+
+# One run in a folder.
+
+
+def test_second_run_in_a_folder_is_refused(tmp_path):
+    """Until the first one is killed, even if a data worker of it still lives."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        with only_run_in(tmp_path):
+            if os.fork():
+                os.write(writing, b"x")
+            time.sleep(600)
+    os.read(reading, 1)
+    try:
+        with pytest.raises(ValueError, match=f"work_dir .*{tmp_path}"):
+            train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1), validate=False)
+        assert not list(tmp_path.glob("*.pth"))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1), validate=False)
+        # One run after another in one process.
+        with only_run_in(tmp_path):
+            pass
+    finally:
+        os.killpg(child, signal.SIGKILL)

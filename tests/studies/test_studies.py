@@ -1,11 +1,16 @@
-"""Models for which it is known where softmax is, what it normalises, and how the cost of attention grows."""
+"""Studies of models: where softmax is, and claims."""
 
 import pytest
 import timm
 from captured_models import TWO_STAGES
+from documents import ROOT, run_tool
 
 from studies.calls import Rows, kind_of_softmax
+from studies.claims import CLAIMS, load_entries
 from studies.softmax import measure_model, measure_models, model_groups
+from studies.timm_models import Row, main, measure, models_tables, read_rows
+
+# Models for which it is known where softmax is, what it normalises, and how the cost of attention grows.
 
 
 @pytest.mark.parametrize(
@@ -78,3 +83,70 @@ def test_every_group_names_models() -> None:
     for names, _ in model_groups().values():
         assert names
         assert all(map(timm.is_model, names))
+
+
+# Models of timm for which it is known where softmax is.
+
+
+@pytest.mark.parametrize(
+    ("name", "softmax", "exponent"),
+    [
+        ("test_efficientnet", "", None),
+        ("test_vit", "1: full", 2),
+        # ReLU instead of softmax, and gates over channels or branches.
+        ("efficientvit_b0", "", 1),
+        (
+            "resnest14d",
+            "2: rows of fixed length; 3: rows of fixed length; 4: rows of fixed length; 5: rows of fixed length",
+            None,
+        ),
+        # Softmax of keys over the tokens, one row for each of their channels.
+        ("lambda_resnet26rpt_256", "4: 16 rows; 5: 16 rows", 2),
+        # Resizes every image to its own size, unless it is built for another.
+        pytest.param("crossvit_tiny_240", "1: full + one row", 2, marks=pytest.mark.slow),
+        # Takes one size.
+        ("efficientformer_l1", "4: at its only size", None),
+    ],
+)
+def test_known_models_of_timm(name, softmax, exponent):
+    row = measure(name)
+    assert row.softmax == softmax
+    assert bool(row.products) == (exponent is not None or name == "efficientformer_l1")
+    assert row.exponent == "" if exponent is None else float(row.exponent) == pytest.approx(exponent, abs=0.05)
+
+
+def test_a_table_is_resumed(tmp_path, monkeypatch):
+    known = Row("test_vit", "vision_transformer", params="0.4", softmax="1: full", products="yes", exponent="1.99")
+    path = tmp_path / "timm.csv"
+    path.write_text(",".join(Row._fields) + "\n" + ",".join(known) + "\n")
+    main(["test_vit", "test_resnet", "--out", str(path)])
+    rows = read_rows(path)
+    assert rows["test_vit"] == known
+    assert rows["test_resnet"].softmax == ""
+    page = "\n".join(models_tables([*rows.values(), Row("broken", "family", error="RuntimeError: ...")]))
+    assert "| test_resnet | resnet | softmax-free, no products |" in page
+    assert "| broken | family | not measured |" in page
+
+
+# The table of claims: its page, its command, and findings that are reproduced.
+
+
+ENTRIES = load_entries(ROOT / "studies" / "results" / "claims.json")
+# Checks without timing or training; the slow ones take a second or more.
+MATHEMATICS = [1, 2, 5, 8, 16, 17, 24, 29, 31, 32, 33, 34]
+MATHEMATICS += [pytest.param(number, marks=pytest.mark.slow) for number in (10, 19, 22, 25)]
+
+
+@pytest.mark.parametrize("number", MATHEMATICS)
+def test_finding_is_reproduced(number):
+    assert CLAIMS[number].check().verdict == ENTRIES[number]["verdict"]
+
+
+def test_tool_adds_to_what_is_there(tmp_path, capsys):
+    command = f"python -m studies claims --out {tmp_path}/claims.json"
+    run_tool(command, ["--only", "17"])
+    run_tool(command, ["--only", "14", "33"])
+    assert load_entries(tmp_path / "claims.json").keys() == {14, 17, 33}
+    capsys.readouterr()
+    run_tool(command, ["--table"])
+    assert capsys.readouterr().out.count("\n| ") == 3
