@@ -1,2 +1,2 @@
 __version__ = "0.3.0"
-"""The release, of which `CITATION.cff` and `CHANGELOG.md` speak too."""
+"""Version of this release, also in `CITATION.cff` and `CHANGELOG.md`."""
