@@ -15,7 +15,6 @@ from tqdm import tqdm
 from benchmarks.memory import memory_source, training_memory
 from benchmarks.models import measure_models
 from benchmarks.report import Report
-from benchmarks.timer import MIN_ROUNDS, require_at_least
 from soft_vit.cli import add_img_size_option
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import model_name
@@ -46,10 +45,8 @@ def compare_attentions(
     """Return a row for each attention: `FIGURES`, and the error that stopped it.
 
     vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids. Models take turns in
-    one process. Raises ValueError for an attention or a size without a model, and for too few images or rounds.
+    one process. Raises ValueError for an attention or a size without a model, and for too few rounds.
     """
-    require_at_least(MIN_ROUNDS, rounds=rounds)
-    require_at_least(1, batch_size=batch_size)
     models = {(vit_name if vit else model_name)(name, size): name for name in attentions}
     rows = {model: {"attention": name, **dict.fromkeys(FIGURES), "error": ""} for model, name in models.items()}
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):

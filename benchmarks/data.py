@@ -14,7 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from benchmarks.report import Report
-from benchmarks.timer import Timing, require_at_least, time_in_turn
+from benchmarks.timer import Timing, time_in_turn
 from soft_vit.text_tables import markdown_table
 
 
@@ -45,7 +45,6 @@ def measure_data_rate(
     from soft_vit.engine.data.transforms import allow_zero_bits
     from soft_vit.engine.resume.position import SampleIndex, SeededDataset
 
-    require_at_least(0, workers=min(workers))
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":
         raise ValueError("config must have TimmAugment, the augmentation of timm's loader, as its first transform.")

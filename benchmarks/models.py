@@ -15,7 +15,7 @@ from benchmarks.memory import is_out_of_memory
 from benchmarks.published import published
 from benchmarks.registry import VARIANTS, create_variant
 from benchmarks.report import Report
-from benchmarks.timer import MIN_ROUNDS, MODES, Timing, measure, numbered, require_at_least
+from benchmarks.timer import MODES, Timing, measure, numbered
 from soft_vit.cli import add_img_size_option
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
@@ -47,10 +47,8 @@ def measure_models(
     CPU, which run eagerly while tensors are counted. A product of square matrices takes its turn with the models, to
     relate their FLOPs to its rate.
 
-    Raises ValueError for an unknown name, a batch or a number of rounds that is too small, or a model that fails.
+    Raises ValueError for an unknown name, too few rounds, or a model that fails.
     """
-    require_at_least(MIN_ROUNDS, rounds=rounds)
-    require_at_least(1, batch_size=batch_size)
     on_gpu = torch.device(device).type == "cuda"
     variants = numbered(names)
     models = {label: create_variant(name, img_size).to(device) for label, name in variants.items()}
@@ -112,21 +110,15 @@ def _make_step(
 
 
 def profile_table(step: Callable[[], None]) -> str:
-    """Return a Markdown table of the operators that take most of a step's time, without those that they call."""
+    """Return torch's table of the operators that take most of a step's time, without those that they call."""
     step()
     with torch.profiler.profile() as profiler:
         step()
     events = profiler.key_averages()
     # On a GPU, operators take the time of their kernels.
     kind = "device" if any(event.self_device_time_total for event in events) else "cpu"
-    milliseconds = {event.key: getattr(event, f"self_{kind}_time_total") / 1e3 for event in events}
-    events = sorted(events, key=lambda event: milliseconds[event.key], reverse=True)
-    total = sum(milliseconds.values())
-    rows = [["all", sum(event.count for event in events), f"{total:.1f}", "1.00"]]
-    for event in events[:MAX_OPERATORS]:
-        time = milliseconds[event.key]
-        rows.append([event.key, event.count, f"{time:.1f}", f"{time / total:.2f}"])
-    return markdown_table(["operator", "calls", "ms", "share"], rows)
+    table = events.table(sort_by=f"self_{kind}_time_total", row_limit=MAX_OPERATORS, max_name_column_width=40)
+    return f"```text\n{table}```"
 
 
 def row(timing: Timing) -> dict[str, Any]:

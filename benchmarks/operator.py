@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.registry import OPERATORS, inputs_of
 from benchmarks.report import Report
-from benchmarks.timer import Timing, log_log_slope, measure, numbered, require_at_least, time_in_turn
+from benchmarks.timer import Timing, log_log_slope, measure, numbered, time_in_turn
 from soft_vit.text_tables import markdown_table
 
 PASSES = ("forward", "forward+backward")
@@ -55,9 +55,8 @@ def measure_operators(
 ) -> list[Timing]:
     """Time operators by name at each number of tokens, one call of each in turn; names may repeat.
 
-    inputs: options of `make_inputs`. Raises ValueError for an operator that cannot run here, and for sizes below 1.
+    inputs: options of `make_inputs`. Raises ValueError for an operator that cannot run here.
     """
-    require_at_least(1, tokens=min(tokens), batch_size=inputs.get("batch_size", 1))
     operators = {label: OPERATORS[name] for label, name in numbered(names).items()}
     timings = []
     for length in tokens:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from benchmarks.memory import training_memory
 from benchmarks.operator import slopes_table
 from benchmarks.report import Report
-from benchmarks.timer import MIN_ROUNDS, Timing, require_at_least, seconds_of, time_in_turn
+from benchmarks.timer import Timing, seconds_of, time_in_turn
 from soft_vit.cli import image_size
 from soft_vit.probe.load import require_pyramid
 from soft_vit.text_tables import markdown_table
@@ -58,8 +58,6 @@ def measure_resolutions(
     in rounds over all forms and sizes; rounds=0 takes none. A size and all larger ones are not timed if a step would
     take more than max_seconds at the previous size's time per token.
     """
-    if rounds:
-        require_at_least(MIN_ROUNDS, rounds=rounds)
     builds = {form: partial(_PyramidLoss, name, **options) for form, options in forms.items()}
     cases = [(form, size) for form in forms for size in sorted(sizes, key=lambda size: size[0] * size[1])]
     memory = {

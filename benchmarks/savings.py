@@ -10,7 +10,6 @@ from torch import nn
 
 from benchmarks.memory import memory_source, training_memory
 from benchmarks.report import Report
-from benchmarks.timer import require_at_least
 from soft_vit.cli import add_img_size_option
 from soft_vit.probe.load import require_pyramid
 from soft_vit.text_tables import markdown_table
@@ -30,7 +29,6 @@ def measure_savings(
 ) -> dict[str, int]:
     """Return the bytes of a training step of a pyramid, by timm name, with each of `SAVINGS`."""
     require_pyramid(name)
-    require_at_least(1, batch_size=input_shape[0])
 
     def build(saving: str, device: torch.device) -> nn.Module:
         args = {"img_size": input_shape[-2:], "in_chans": input_shape[1], **model_args, **SAVINGS[saving]}

@@ -120,8 +120,8 @@ def time_in_turn(
     rounds: their number, or a function that gives it from the seconds of one round. clock: times a step instead of
     `seconds_of`, with its arguments.
     """
-    if isinstance(rounds, int):
-        require_at_least(MIN_ROUNDS, rounds=rounds)
+    if isinstance(rounds, int) and rounds < MIN_ROUNDS:
+        raise ValueError(f"rounds must be at least {MIN_ROUNDS}, got {rounds}.")
     clock = clock or seconds_of
     repeats = dict.fromkeys(steps, 1)
     on_gpu = torch.device(device).type == "cuda"
@@ -193,15 +193,7 @@ def numbered(names: Sequence[str]) -> dict[str, str]:
 def use_threads(count: int | None) -> None:
     """Set the number of CPU threads; None keeps torch's choice."""
     if count is not None:
-        require_at_least(1, threads=count)
         torch.set_num_threads(count)
-
-
-def require_at_least(minimum: int, **values: int) -> None:
-    """Raise ValueError for the first value below minimum."""
-    for name, value in values.items():
-        if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}.")
 
 
 def machine_description(device: str | torch.device = "cpu") -> str:

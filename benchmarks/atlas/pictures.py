@@ -9,6 +9,12 @@ from benchmarks.atlas.groups import GROUPS
 from benchmarks.atlas.table import AttentionRow
 
 DPI = 100
+# Style of a line, its width, and what it says in the pictures of crossings.
+CROSSOVER_LEGEND = (
+    ("C2o-", 1.6, "from here on, with quartiles"),
+    ("C2<", 0, "at every N that was measured"),
+    ("C3x", 0, "not at the largest N that was measured: so many times as much"),
+)
 Y_LABELS = {
     "inference": "inference: µs per token",
     "training": "forward and backward: µs per token",
@@ -106,20 +112,10 @@ def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> 
                 axes.plot(place, height, "<" if crossing.place == "always" else "o", color="C2", ms=5)
     figure.axes[0].set_yticks(range(len(kinds)), kinds, fontsize=8)
     figure.axes[0].set_ylim(-0.8, len(kinds) - 0.2)
-    figure.legend(handles=_crossover_legend(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    for style, width, label in CROSSOVER_LEGEND:
+        figure.axes[0].plot([], [], style, lw=width, label=label)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, dpi=DPI)
-
-
-def _crossover_legend() -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    return [
-        Line2D([], [], color="C2", marker="o", lw=1.6, label="from here on, with quartiles"),
-        Line2D([], [], color="C2", marker="<", lw=0, label="at every N that was measured"),
-        Line2D(
-            [], [], color="C3", marker="x", lw=0, label="not at the largest N that was measured: so many times as much"
-        ),
-    ]
 
 
 def _position(place: Place, first: float, last: float) -> float:
