@@ -41,7 +41,7 @@ def megaflops(kind: str, side: int) -> float:
 
 @claim(10, f"{SOFT}, Table 2")
 def linear_kinds_cost_less() -> Finding:
-    """Linear kinds cut FLOPs and memory at equal parameters, today against fused softmax attention too."""
+    """Linear attentions cut FLOPs and memory at equal parameters, today against fused softmax attention too."""
     flops = {kind: megaflops(kind, 56) for kind in LINEAR_KINDS}
     memory = {kind: megabytes(kind, 56) for kind in LINEAR_KINDS}
     dense, fused, plain = megaflops("softmax", 56), megabytes("softmax", 56), megabytes("softmax", 56, fused=False)
@@ -56,7 +56,7 @@ def linear_kinds_cost_less() -> Finding:
 
 @claim(12, f"{SOFT}, Table 2")
 def speed() -> Finding:
-    """SOFT's inference is as fast as that of other linear kinds, its training a little slower."""
+    """SOFT's inference is as fast as that of other linear attentions, its training a little slower."""
     torch.manual_seed(0)
     x = torch.randn(4, 3136, 64)
     modules = {kind: build_attention(kind, 56, HEAD_DIM) for kind in LINEAR_KINDS}

@@ -135,7 +135,7 @@ def number_of_tokens() -> Finding:
 
 @claim(11, f"{SOFT}, Table 2")
 def most_accurate() -> Finding:
-    """SOFT is the most accurate of the linear kinds.
+    """SOFT is the most accurate of the linear attentions.
 
     Compare on the gym, not on ImageNet.
     """
@@ -148,7 +148,7 @@ def most_accurate() -> Finding:
 
 @claim(15, SOFT_NORM)
 def long_range() -> Finding:
-    """On long-range tasks (LRA) SOFT is ahead of other linear kinds.
+    """On long-range tasks (LRA) SOFT is ahead of other linear attentions.
 
     Compare on nested lists of the gym, with 128 tokens.
     """
