@@ -178,13 +178,6 @@ def filter_weights(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]
     return found(dict(weights), model) if found else dict(weights)
 
 
-def load_into(model: nn.Module, content: Mapping[str, Any], source: str = "the checkpoint") -> list[str]:
-    """Load weights into a timm model, in place; see `fit_weights`. The model is unchanged if they do not fit."""
-    weights, sentences = fit_weights(content, model, source)
-    model.load_state_dict(weights, strict=False)
-    return sentences
-
-
 def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> NotedWeights:
     """Return recorded weights, see `recorded_file`; the entry replaces the notes of a file without any."""
     read: list[NotedWeights] = []
