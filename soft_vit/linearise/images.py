@@ -1,6 +1,7 @@
 """Unlabelled images of a folder, in an order and with crops that follow from the step of a run."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from soft_vit.data.archives import open_storage
-from soft_vit.data.images import decode_image, is_image, named
+from soft_vit.data.images import BadImage, decode_image, is_image, named
 
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
@@ -23,8 +24,8 @@ class UnlabelledImages(Dataset):
     """The images below a folder, or in a TAR or ZIP: a random crop of each, normalised, `[3, size, size]`.
 
     An item is (position, size): positions count the images of a run. Each pass over the folder has its own order, and
-    order and crop follow from seed and position alone. Raises ValueError for a folder without images, BadImage for a
-    damaged one.
+    order and crop follow from seed and position alone. The next image replaces a damaged one, with a warning. Raises
+    ValueError for a folder without images, BadImage if none can be read.
     """
 
     def __init__(self, path: str | Path, mean: tuple[float, ...], std: tuple[float, ...], seed: int = 0) -> None:
@@ -72,8 +73,16 @@ class UnlabelledImages(Dataset):
         yield from DataLoader(self, batch_sampler=keys(), **kwargs)  # type: ignore[arg-type]  # a generator is enough
 
     def _load(self, index: int) -> Image.Image:
-        with named(self.entries[index]):
-            return decode_image(self.storage.read(self.entries[index]))
+        first = index
+        while True:
+            try:
+                with named(self.entries[index]):
+                    return decode_image(self.storage.read(self.entries[index]))
+            except BadImage as error:
+                index = (index + 1) % len(self)
+                if index == first:
+                    raise
+                warnings.warn(f"{error}; the next image replaces it.", stacklevel=2)
 
     def _normalised(self, image: Image.Image) -> Tensor:
         x = (np.asarray(image, dtype=np.float32) / 255 - self.mean) / self.std

@@ -229,7 +229,8 @@ def folder_of_images(folder: Path) -> Path:
 
 
 def test_images_follow_from_the_step(tmp_path: Path) -> None:
-    images = UnlabelledImages(folder_of_images(tmp_path / "images"), (0.5,) * 3, (0.25,) * 3, seed=1)
+    folder = folder_of_images(tmp_path / "images")
+    images = UnlabelledImages(folder, (0.5,) * 3, (0.25,) * 3, seed=1)
     plan = Plan(steps=(1, 2, 2), sizes=(16, 32), batch_size=4)
     whole = list(images.batches(plan.images, range(5)))
     assert [x.shape for x in whole] == [(4, 3, 16, 16)] * 3 + [(1, 3, 32, 32)] * 2
@@ -242,6 +243,9 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     firsts = [images._load(int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
     assert images.samples(8, 16).shape == (3, 3, 16, 16)
+    (folder / "1.png").write_text("no image")
+    with pytest.warns(UserWarning, match=r"1\.png"):
+        assert images._load(1).size == (64, 64)
 
 
 def test_mistakes(tmp_path: Path) -> None:
