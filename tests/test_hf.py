@@ -152,7 +152,7 @@ def test_a_name_that_transformers_renames(name, tmp_path):
         model = loaded
 
 
-# tests/models/test_naflex.py has all types that follow images of any shape.
+# tests/models/test_vit.py has all types that follow images of any shape.
 @pytest.mark.parametrize(
     "kind", [kind for kind, cls in ATTENTIONS.items() if cls.fixed_feat_size or kind in ("linear", "soft", "local")]
 )

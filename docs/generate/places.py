@@ -8,7 +8,7 @@ from soft_vit.text_tables import markdown_table
 def places_table() -> str:
     """Return a Markdown table with a row per attention.
 
-    tests/test_functional.py and tests/models/test_naflex.py compare padded, packed and mixed batches with each image.
+    tests/test_functional.py and tests/models/test_vit.py compare padded, packed and mixed batches with each image.
     """
     rows = []
     for kind, cls in ATTENTIONS.items():

@@ -1,16 +1,23 @@
-"""The pyramid: what it has of its own in features, heads and parameters, any image size, options and names.
+"""Pyramids: options, names, sizes, and folding of BatchNorm."""
 
-What timm expects of all models is in zoo/test_contract.py.
-"""
+import importlib.util
+from pathlib import Path
 
 import pytest
 import timm
 import torch
 from captured_models import TWO_STAGES
+from models.zoo.families import SMALL
+from timm.layers import freeze_batch_norm_2d
 from torch import nn
 
+import soft_vit  # noqa: F401 - registers the models
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_MODELS, PyramidViT, model_name
+from soft_vit.models.folding import fold_batch_norm
+
+# The pyramid: what it has of its own in features, heads and parameters, any image size, options and names.
+
 
 every_pico = pytest.mark.parametrize("name", sorted(name for name in PYRAMID_MODELS if name.endswith("_pico")))
 IMAGE = (2, 3, 64, 96)
@@ -214,3 +221,88 @@ def test_drop_path_grows_with_depth_and_released_mode_drops_elements():
 def test_every_option_of_an_attention_reaches_it_through_timm(kind):
     options = {name: value for name, value in attention_options(ATTENTIONS[kind]).items() if value is not None}
     create(model_name(kind, "pico"), device="meta", **options)
+
+
+# Names of models and sizes, what they stand for, and the names that a mistake is answered with.
+
+
+# Published counts, 24.11 M for small, add up parameters and BatchNorm's buffers: the whole state dict.
+STATE_SIZES = {
+    "tiny": 13_071_238,
+    "small": 24_112_274,
+    "base": 38_860_644,
+    "medium": 45_814_825,
+    "large": 64_702_828,
+    "huge": 87_110_519,
+}
+
+
+@pytest.mark.parametrize(("size", "count"), STATE_SIZES.items())
+def test_size_of_the_state(size, count):
+    model = timm.create_model(f"soft_norm_{size}", device="meta")
+    assert sum(value.numel() for value in model.state_dict().values()) == count
+
+
+def test_torch_hub():
+    root = str(Path(__file__).parents[2])
+    assert torch.hub.load(root, "soft_pico", source="local", num_classes=5).num_classes == 5
+    spec = importlib.util.spec_from_file_location("hubconf", f"{root}/hubconf.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    listed = {name for name in dir(module) if callable(getattr(module, name)) and not name.startswith("_")}
+    assert set(PYRAMID_MODELS) < listed < set(timm.list_models())
+
+
+def test_names_of_models():
+    assert set(PYRAMID_MODELS) == set(timm.list_models(module="pyramid"))
+    assert model_name("soft_norm", "tiny") == "soft_norm_tiny"
+    assert model_name("linformer", "pico") == "linformer_pyramid_pico"
+    for attention, size, named in (("linformer", "huge", "huge"), ("perfomer", "tiny", "performer")):
+        with pytest.raises(ValueError, match=named):
+            model_name(attention, size)
+
+
+# BatchNorm folded into the convolutions before it.
+
+
+def with_statistics(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.running_mean, module.weight.data, module.bias.data):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator))
+            module.running_var.copy_(torch.rand(module.running_var.shape, generator=generator) + 0.1)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "convert", "left"),
+    [
+        ("soft_pico", {}, nn.Module.train, 0),
+        ("soft_pico", {"features_only": True}, nn.Module.eval, 0),
+        ("soft_pico", {}, nn.SyncBatchNorm.convert_sync_batchnorm, 0),
+        ("soft_pico", {}, freeze_batch_norm_2d, 0),
+        # A norm that follows no convolution in a sequence is left.
+        (*SMALL["ravlt"], nn.Module.train, 1),
+        (*SMALL["h_vit3"], nn.Module.train, 1),
+    ],
+)
+def test_the_same_function_without_batch_norm(name, options, convert, left):
+    """The model stays as it was, and a folded one may be folded again."""
+    model = convert(with_statistics(timm.create_model(name, **options)).double().eval())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    training = model.training
+    folded = fold_batch_norm(model)
+    assert sum("BatchNorm" in type(module).__name__ for module in folded.modules()) == left
+    assert (folded.training, model.training) == (False, training)
+    x = torch.randn(2, 3, 65, 97, dtype=torch.float64)
+    result = folded(x)
+    torch.testing.assert_close(result, model.eval()(x), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(fold_batch_norm(folded)(x), result, rtol=0, atol=0)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_nothing_to_fold():
+    with pytest.raises(ValueError, match="Linear"):
+        fold_batch_norm(nn.Linear(2, 2))

@@ -1,9 +1,14 @@
+"""Softmax over maps, landmarks and the Gaussian kernel, against the dense forms."""
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops import gaussian_attention, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention, sparse_attention
+from soft_vit.ops.nystrom import iterative_pseudo_inverse, nystrom_attention
 from soft_vit.ops.windows import local_attention
 
 # Maps smaller than a tile, of several tiles, not a multiple of anything, and one-dimensional.
@@ -92,3 +97,129 @@ def test_dropout_keeps_the_mean(attend, options) -> None:
     assert x.std() > 0.1
     # 2 * 3 * 195 independent rows, deviation at most 1 each: 5 sigma is 5 / sqrt(1170).
     assert abs(x[..., 0].mean() - 1) < 5 / 1170**0.5
+
+
+def softmax_matrix(size: int, sharpness: float, seed: int = 0) -> Tensor:
+    """Softmax of queries that are their keys: the larger the sharpness, the closer to the identity."""
+    x = F.normalize(
+        torch.randn(2, size, 32, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1
+    )
+    return (sharpness * x @ x.mT).softmax(-1)
+
+
+@pytest.mark.parametrize("sharpness", [8.0, 12.0])
+def test_iteration_reaches_the_inverse_of_a_conditioned_matrix(sharpness: float) -> None:
+    a = softmax_matrix(49, sharpness)
+    z = iterative_pseudo_inverse(a, iters=20)
+    # A Newton iteration corrects itself: what is left is the rounding of one product, times the condition number.
+    error = (a @ z - torch.eye(49, dtype=a.dtype)).abs().max()
+    assert error < 1e-14 * torch.linalg.cond(a).max()
+
+
+def test_iteration_cubes_the_residual() -> None:
+    a = softmax_matrix(49, 12.0)
+    eye = torch.eye(49, dtype=a.dtype)
+    residual = eye - a @ iterative_pseudo_inverse(a, iters=3)
+    following = eye - a @ iterative_pseudo_inverse(a, iters=4)
+    # Exactly: I - A Z' = R^3 (I + 3 (I - R)) / 4 with R = I - A Z.
+    cube = residual @ residual @ residual
+    torch.testing.assert_close(following, cube @ (eye + 3 * (residual - eye) * -1) / 4, rtol=0, atol=1e-12)
+
+
+def test_flat_matrix_stays_finite() -> None:
+    a = torch.full((1, 49, 49), 1 / 49)
+    # The pseudo-inverse of the averaging matrix is itself.
+    torch.testing.assert_close(iterative_pseudo_inverse(a), a, rtol=0, atol=1e-5)
+
+
+def test_gradient_is_that_of_the_steps_taken() -> None:
+    # No two rows or columns of one sum: the largest would have no derivative.
+    a = torch.rand(1, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: iterative_pseudo_inverse(a, 3), (a,))
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, q_landmarks: Tensor, k_landmarks: Tensor) -> Tensor:
+    scale = q.shape[-1] ** -0.5
+    left = (q @ k_landmarks.mT * scale).softmax(-1)
+    middle = (q_landmarks @ k_landmarks.mT * scale).softmax(-1)
+    right = (q_landmarks @ k.mT * scale).softmax(-1)
+    return left @ torch.linalg.pinv(middle) @ right @ v
+
+
+def inputs_nystrom(num_tokens: int, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q, v = torch.randn(2, 2, 3, num_tokens, 16, generator=generator, dtype=torch.float64)
+    # Keys near the queries keep the landmark matrix far from singular.
+    k = q + 0.1 * torch.randn(q.shape, generator=generator, dtype=torch.float64)
+    return scale * q, scale * k, v
+
+
+def test_exact_form_equals_the_dense_formula() -> None:
+    q, k, v = inputs_nystrom(63)
+    landmarks = q[:, :, ::7], k[:, :, ::7]
+    actual = nystrom_attention(q, k, v, *landmarks, inverse="exact")
+    torch.testing.assert_close(actual, dense(q, k, v, *landmarks), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("inverse", "iters"), [("exact", 0), ("iterative", 20)])
+def test_every_token_a_landmark_is_full_attention(inverse, iters: int) -> None:
+    q, k, v = inputs_nystrom(49, scale=1.5)
+    actual = nystrom_attention(q, k, v, q, k, inverse=inverse, iters=iters)
+    # S S^-1 S = S, with a condition number of the 49 x 49 softmax below 1e3.
+    torch.testing.assert_close(actual, F.scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-9)
+
+
+# The Gaussian kernel against its definition, and where rounding would break it.
+
+
+def rows(*shape: int, seed: int = 0, scale: float = 1.0, dtype=torch.float64) -> torch.Tensor:
+    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale).to(dtype)
+
+
+def test_definition():
+    q, k = rows(2, 3, 7, 5), rows(2, 3, 4, 5, seed=1)
+    squared_distance = (q[..., :, None, :] - k[..., None, :, :]).square().sum(-1)
+    torch.testing.assert_close(gaussian_kernel(q, k), torch.exp(-squared_distance / 2))
+    torch.testing.assert_close(self_gaussian_kernel(q), gaussian_kernel(q, q))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_attention_definition(normalize):
+    q, v = rows(2, 3, 63, 8, scale=0.5), rows(2, 3, 63, 5, seed=1)
+    kernel = gaussian_kernel(q, q)
+    if normalize:
+        root = kernel.sum(-1).sqrt()
+        kernel = kernel / (root[..., :, None] * root[..., None, :])
+    torch.testing.assert_close(gaussian_attention(q, v, normalize), kernel @ v)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, v: gaussian_kernel(q, v[..., :3]),
+        lambda q, v: self_gaussian_kernel(q) @ v,
+        lambda q, v: gaussian_attention(q, v),
+        lambda q, v: gaussian_attention(q, v, normalize=True),
+    ],
+)
+def test_gradients(function):
+    torch.autograd.gradcheck(function, (rows(2, 5, 3).requires_grad_(), rows(2, 5, 4, seed=1).requires_grad_()))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_entries_stay_within_zero_and_one(scale, dtype):
+    """Differences of large squares round to either side of zero; exp of a positive one would overflow."""
+    q = rows(63, 32, scale=scale, dtype=dtype)
+    kernel = gaussian_kernel(q, q)
+    assert kernel.dtype == torch.float32
+    assert ((kernel >= 0) & (kernel <= 1)).all()
+    own = self_gaussian_kernel(q)
+    assert (own.diagonal() == 1).all()
+
+
+def test_autocast_keeps_the_distances_exact():
+    q = rows(2, 63, 32, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = gaussian_kernel(q, q)
+    torch.testing.assert_close(inside, gaussian_kernel(q, q), rtol=0, atol=0)

@@ -1,20 +1,29 @@
-"""Mixed precision, accumulation, clipping, and steps that are left out."""
+"""Guarded steps, and the average of the weights that follows them."""
 
 import copy
 import math
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from distributed.processes import call_in_ranks
-from engine.runs import assert_same, differences
+from engine.runs import DEMO, assert_same, differences, scalars, tiny
+from evaluated import MODEL
 from mmengine.logging import MessageHub
 from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
-from soft_vit.engine import SafeOptimWrapper
+from soft_vit.engine import EMAEvalHook, SafeCheckpointHook, SafeOptimWrapper, train
+from soft_vit.engine.data.datasets import ShapesDataset
+from soft_vit.engine.optim.ema_hook import SmoothedModel, choose_weights
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.vq import VQAttention
+
+# Mixed precision, accumulation, clipping, and steps that are left out.
 
 
 class Net(nn.Sequential):
@@ -33,7 +42,9 @@ def batches(count: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
     return list(torch.randn(count, 7, 3, generator=torch.Generator().manual_seed(1), dtype=dtype))
 
 
-def train(model: nn.Module, optim: SafeOptimWrapper, inputs: list[torch.Tensor], spoil: dict | None = None) -> list:
+def train_steps(
+    model: nn.Module, optim: SafeOptimWrapper, inputs: list[torch.Tensor], spoil: dict | None = None
+) -> list:
     """Whether each batch ended in a step. spoil: by position, what takes the loss to its place."""
     stepped = []
     for position, x in enumerate(inputs):
@@ -109,12 +120,12 @@ def test_spoilt_step_changes_nothing(kind, clip, accumulative_counts, inputs, sp
     data, window = batches(inputs), slice(accumulative_counts, 2 * accumulative_counts)
     model = Net()
     optim = build(model, clip_grad=copy.deepcopy(clip), accumulative_counts=accumulative_counts)
-    stepped = train(model, optim, data[: window.start])
+    stepped = train_steps(model, optim, data[: window.start])
     before = everything(model, optim)
-    stepped += train(model, optim, data[window], {spoilt - window.start: SPOILT[kind]})
+    stepped += train_steps(model, optim, data[window], {spoilt - window.start: SPOILT[kind]})
     assert_same(before, everything(model, optim))
     assert all(p.grad is None for p in model.parameters())
-    stepped += train(model, optim, data[window.stop :])
+    stepped += train_steps(model, optim, data[window.stop :])
     assert stepped == steps
     assert optim.skipped == 1
 
@@ -129,12 +140,12 @@ def test_skipped_step_restores_every_buffer(counts):
     """Codes are averages over keys, which one infinite input would spoil for ever."""
     model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(7), Codes(8, 2, num_codes=4)).double()
     optim, data = build(model, accumulative_counts=counts), [x[None] for x in batches(6)]
-    train(model, optim, data[:2])
+    train_steps(model, optim, data[:2])
     before = everything(model, optim)
     data[3] = data[3].index_fill(1, torch.tensor(2), math.inf)
-    assert train(model, optim, data[4 - counts : 4]) == [False] * counts
+    assert train_steps(model, optim, data[4 - counts : 4]) == [False] * counts
     assert_same(before, everything(model, optim))
-    assert train(model, optim, data[4:])[-1]
+    assert train_steps(model, optim, data[4:])[-1]
     assert differences(before, everything(model, optim))
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
@@ -148,7 +159,7 @@ def test_run_ends_after_a_row(spoilt, ends_at, log):
     model = Net()
     optim = build(model, max_skipped=3)
     with pytest.raises(ValueError, match=f"iteration {ends_at}") if ends_at else nullcontext():
-        train(model, optim, batches(10), dict.fromkeys(spoilt, SPOILT["NaN loss"]))
+        train_steps(model, optim, batches(10), dict.fromkeys(spoilt, SPOILT["NaN loss"]))
     assert optim.skipped == len(spoilt)
     assert [line.split(":")[0] for line in log] == [f"Iteration {position + 1}" for position in spoilt]
     assert all(value.isfinite().all() for value in model.state_dict().values())
@@ -180,12 +191,12 @@ def test_overflow_lowers_a_dynamic_scale(loss_scale, steps, skipped, scale):
     optim = build(model, dtype="float16", loss_scale=loss_scale)
     before = everything(model, optim)
     spoil = dict.fromkeys(range(steps), lambda loss: overflow(loss) * 1e3)
-    assert train(model, optim, batches(steps, torch.float32), spoil) == [False] * steps
+    assert train_steps(model, optim, batches(steps, torch.float32), spoil) == [False] * steps
     assert_same(before, everything(model, optim))
     assert optim.skipped == skipped
     assert optim.state_dict()["loss_scaler"]["scale"] == scale
     # The next good step is taken.
-    assert train(model, optim, batches(1, torch.float32)) == [True]
+    assert train_steps(model, optim, batches(1, torch.float32)) == [True]
 
 
 # Each gradient is clipped; none is, or would be with its scale; clipping is off.
@@ -196,7 +207,7 @@ def test_clipping_is_torchs_without_the_scale(dtype, loss_scale, max_norm):
     twin = copy.deepcopy(model)
     optim = build(model, dtype=dtype, loss_scale=loss_scale, clip_grad={"max_norm": max_norm})
     (x,) = batches(1, torch.float32)
-    train(model, optim, [x])
+    train_steps(model, optim, [x])
     twin(x).square().mean().backward()
     nn.utils.clip_grad_norm_(twin.parameters(), max_norm)
     expected = 0.1 * twin[0].weight.grad
@@ -218,17 +229,17 @@ def test_resumed_run_is_the_same(dtype, stop, tmp_path):
     model = Net(torch.float32)
     part = copy.deepcopy(model)
     optim = build(model, dtype=dtype)
-    train(model, optim, data, spoil)
+    train_steps(model, optim, data, spoil)
 
     part_optim = build(part, dtype=dtype)
-    train(part, part_optim, data[:stop], spoil)
+    train_steps(part, part_optim, data[:stop], spoil)
     torch.save({"model": part.state_dict(), "optim": part_optim.state_dict()}, tmp_path / "half.pth")
     saved = torch.load(tmp_path / "half.pth", weights_only=True)
     resumed = Net(torch.float32)
     resumed.load_state_dict(saved["model"])
     resumed_optim = build(resumed, dtype=dtype)
     resumed_optim.load_state_dict(saved["optim"])
-    train(resumed, resumed_optim, data[stop:], {position - stop: loss for position, loss in spoil.items()})
+    train_steps(resumed, resumed_optim, data[stop:], {position - stop: loss for position, loss in spoil.items()})
     assert_same(everything(model, optim), everything(resumed, resumed_optim))
     for key in ("guard", "loss_scaler"):
         assert optim.state_dict().get(key) == resumed_optim.state_dict().get(key)
@@ -238,7 +249,7 @@ def test_state_of_another_wrapper():
     """A run may change its precision, or come from MMEngine's own wrapper."""
     model = Net(torch.float32)
     scaled, plain = build(model, dtype="float16"), build(model)
-    train(model, scaled, batches(1, torch.float32))
+    train_steps(model, scaled, batches(1, torch.float32))
     plain.load_state_dict(scaled.state_dict())
     scaled.load_state_dict({name: value for name, value in plain.state_dict().items() if name != "guard"})
     assert scaled.skipped == 0
@@ -296,7 +307,7 @@ def one_rank(rank: int) -> dict:
         torch.manual_seed(0)
         model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)))
         optim = build(model, dtype=dtype, loss_scale=1.0, clip_grad={"max_norm": 0.1}, accumulative_counts=2)
-        stepped = train(model, optim, data, {3: SPOILT["NaN loss"]} if rank == 1 else {})
+        stepped = train_steps(model, optim, data, {3: SPOILT["NaN loss"]} if rank == 1 else {})
         results[dtype] = {"stepped": stepped, "state": everything(model, optim)}
     return results
 
@@ -306,3 +317,145 @@ def test_ranks_skip_together(tmp_path):
     assert differences(first, second) == []
     for result in first.values():
         assert result["stepped"] == [False, True, False, False, False, True]
+
+
+# The average of the weights: how it moves, what is validated, what a checkpoint holds.
+
+
+class Pair(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+        self.double()
+        self.register_buffer("table", torch.zeros(4, dtype=torch.float64))
+
+
+def states_of(model: nn.Module, steps: int) -> list[dict[str, torch.Tensor]]:
+    """Weights as training might leave them after each step."""
+    return [
+        {name: torch.randn_like(x) if x.is_floating_point() else x + step for name, x in model.state_dict().items()}
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("momentum", [0.3, 4e-5])
+def test_average_is_the_recurrence(momentum):
+    model = Pair()
+    states = states_of(model, 6)
+    average = SmoothedModel(model, momentum)
+    expected = dict(states[0])
+    for step, state in enumerate(states):
+        model.load_state_dict(state)
+        average.update_parameters(model)
+        if step:
+            expected = {name: (1 - momentum) * value + momentum * state[name] for name, value in expected.items()}
+    # All but parameters and statistics of BatchNorm is that of the last step.
+    expected.update({name: states[-1][name] for name in ("table", "1.num_batches_tracked")})
+    result = average.module.state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(result[name], value, rtol=1e-12, atol=1e-12, msg=name)
+    assert average.steps == 6
+    assert set(average.state_dict()) == {"steps", *(f"module.{name}" for name in model.state_dict())}
+    assert not average.module.training
+
+
+def run_hook(spoilt: set[int], iterations: int, **kwargs) -> tuple[EMAEvalHook, list[int]]:
+    """Iterations after which the average had moved."""
+    model = Pair()
+    wrapper = SafeOptimWrapper(torch.optim.AdamW(model.parameters(), lr=0.1), **kwargs)
+    hook = EMAEvalHook(momentum=0.5)
+    hook.src_model, hook.ema_model = model, SmoothedModel(model, 0.5)
+    runner = SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0, epoch=0)
+    moved = []
+    for runner.iter in range(iterations):
+        before = copy.deepcopy(hook.ema_model.state_dict())
+        with wrapper.optim_context(model):
+            loss = model(torch.randn(7, 3, dtype=torch.float64)).square().mean()
+        wrapper.update_params(loss * math.nan if runner.iter in spoilt else loss)
+        hook.after_train_iter(runner, runner.iter)
+        if any(not torch.equal(value, before[name]) for name, value in hook.ema_model.state_dict().items()):
+            moved.append(runner.iter)
+    return hook, moved
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "counts", "moved"),
+    [(set(), 1, [0, 1, 2, 3, 4, 5]), ({1, 4}, 1, [0, 2, 3, 5]), (set(), 2, [1, 3, 5]), ({2}, 2, [1, 5])],
+)
+def test_average_moves_with_the_optimizer(spoilt, counts, moved):
+    hook, iterations = run_hook(spoilt, 6, accumulative_counts=counts)
+    assert iterations == moved
+    assert hook.ema_model.steps == len(moved)
+    assert all(value.isfinite().all() for value in hook.ema_model.state_dict().values())
+
+
+# Epochs of 4 batches.
+OPTIONS = tiny(images=16, batch=4, epochs=3, validation=20) | {
+    "train_dataloader.dataset.pipeline": [{"type": "PackInputs"}],
+    "default_hooks.checkpoint.save_best": ["accuracy/top1", "ema/accuracy/top1"],
+    "optim_wrapper.type": "SafeOptimWrapper",
+    # Slow enough to differ from the weights, fast enough to learn something.
+    "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.3}],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    work_dir = tmp_path_factory.mktemp("trained")
+    train(DEMO, work_dir=work_dir, options=OPTIONS)
+    return work_dir
+
+
+def accuracy(weights: dict[str, torch.Tensor]) -> float:
+    """Of a model on the validation images of the run, without MMEngine."""
+    model = timm.create_model("soft_pico", **MODEL).eval()
+    model.load_state_dict(weights)
+    data = ShapesDataset(length=20, split="test", size=32)
+    infos = [data.get_data_info(index) for index in range(20)]
+    images = torch.stack([torch.from_numpy(info["img"]).permute(2, 0, 1) for info in infos])
+    with torch.no_grad():
+        decisions = model((images - 127.5) / 64).argmax(dim=1)
+    return 100 * (decisions == torch.tensor([info["gt_label"] for info in infos])).float().mean().item()
+
+
+def test_run_validates_and_keeps_both(trained):
+    entries = [entry for entry in scalars(trained) if "accuracy/top1" in entry]
+    assert any(entry["accuracy/top1"] != entry["ema/accuracy/top1"] for entry in entries)
+    for epoch, entry in enumerate(entries, 1):
+        for ema, name in ((False, "accuracy/top1"), (True, "ema/accuracy/top1")):
+            checkpoint = load_checkpoint_file(trained / f"epoch_{epoch}.pth")
+            choose_weights(checkpoint, ema)
+            assert entry[name] == pytest.approx(accuracy(checkpoint["state_dict"]))
+    assert len(entries) == 3
+    best = sorted(path.name for path in trained.glob("best_*.pth"))
+    assert [name[:-5] for name in best] == ["best_accuracy_top1_epoch_", "best_ema_accuracy_top1_epoch_"]
+    assert "ema_state_dict" in load_checkpoint_file(trained / best[1])
+
+
+def test_timm_finds_the_average_in_a_checkpoint(trained):
+    plain, averaged = (load_checkpoint_file(trained / "epoch_3.pth") for _ in range(2))
+    assert int(plain["ema_state_dict"]["steps"]) == 12
+    choose_weights(plain, ema=False)
+    choose_weights(averaged, ema=True)
+    overlay = {"file": str(trained / "epoch_3.pth"), "num_classes": 10}
+    found = timm.create_model("soft_pico", **MODEL, pretrained=True, pretrained_cfg_overlay=overlay).state_dict()
+    assert_same(found, averaged["state_dict"])
+    assert found.keys() == plain["state_dict"].keys()
+    for name, value in found.items():
+        assert not value.is_floating_point() or not torch.equal(value, plain["state_dict"][name]), name
+
+
+def test_checkpoint_with_one_set():
+    checkpoint = {"state_dict": {"x": torch.ones(1)}}
+    choose_weights(checkpoint, ema=False)
+    assert checkpoint["state_dict"]["x"] == 1
+    with pytest.raises(ValueError, match="averaged weights"):
+        choose_weights(checkpoint, ema=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "content"), [("state_dict", math.nan), ("ema_state_dict", math.inf), ("optimizer", -math.inf), (None, 1.0)]
+)
+def test_checkpoint_that_is_not_finite_is_not_written(part, content):
+    checkpoint = {"state_dict": {}, part: {"state": {0: torch.tensor([1.0, content])}}}
+    with pytest.raises(ValueError, match=f"{part}.state.0") if part else nullcontext():
+        SafeCheckpointHook(interval=1).before_save_checkpoint(SimpleNamespace(model=Pair()), checkpoint)

@@ -1,12 +1,27 @@
 """What attentions do beyond the formulas of attention_cases.py."""
 
+import math
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from soft_vit.layers.attention import inline
+from soft_vit.layers.attention import VQAttention, inline
+from soft_vit.layers.attention.bigbird import bigbird_attention, random_blocks
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.landmarks import landmark_tokens
+from soft_vit.layers.attention.performer import (
+    favor_attention,
+    key_exponents,
+    key_features,
+    orthogonal_random_features,
+    query_features,
+)
+from soft_vit.layers.attention.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.ops.layout import Layout
 
@@ -66,3 +81,275 @@ def test_map_smaller_than_a_window_is_one_key() -> None:
     x = torch.randn(1, 15, 24)
     expected = F.conv2d(F.pad(x.mT.view(1, 24, 3, 5), (0, 3, 0, 5)), attn.sr.weight, attn.sr.bias)
     torch.testing.assert_close(attn.reduce(x, Layout((3, 5))), attn.norm(expected.flatten(2).mT))
+
+
+# BigBird against dense attention under its block-sparse mask, and the random blocks themselves.
+
+
+CPU = torch.device("cpu")
+
+# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
+TOLERANCE = 1e-12
+
+
+def dense_mask(tokens: int, heads: int, block_size: int, random: Tensor) -> Tensor:
+    """Which tokens see which, `[H, N, N]`, by the random blocks of every head and block, -1 for none."""
+    block = torch.arange(tokens) // block_size
+    a, b = block[:, None], block
+    drawn = (random[:, block][:, :, None] == block[:, None]).any(-1)
+    return ((a - b).abs() <= 1) | (torch.minimum(a, b) < 2) | drawn
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block_size", "num_random"),
+    # The third has fewer blocks than a row of the pattern, the fourth only global ones.
+    [(63, 8, 3), (64, 8, 0), (63, 16, 3), (7, 16, 3), (130, 7, 20)],
+)
+def test_equals_dense_attention_under_its_mask(tokens: int, block_size: int, num_random: int) -> None:
+    heads, generator = 2, torch.Generator().manual_seed(1)
+    q, k, v = torch.randn(3, 2, heads, tokens, 8, dtype=torch.float64, generator=generator).unbind(0)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    index, exists = random_blocks(max(3, -(-tokens // block_size)), heads, num_random, CPU)
+    mask = dense_mask(tokens, heads, block_size, torch.where(exists, index, -1))
+    x = bigbird_attention(*inputs, block_size, num_random)
+    expected = (q @ k.mT * 8**-0.5).masked_fill(~mask, float("-inf")).softmax(-1) @ v
+    assert (x - expected).norm() <= TOLERANCE * expected.norm()
+    weight = torch.randn(x.shape, dtype=x.dtype, generator=generator)
+    grads, expected_grads = (torch.autograd.grad((out * weight).sum(), inputs) for out in (x, expected))
+    for name, grad, expected_grad in zip("qkv", grads, expected_grads, strict=True):
+        assert (grad - expected_grad).norm() <= TOLERANCE * expected_grad.norm(), name
+
+
+@pytest.mark.parametrize("num_blocks", [3, 4, 7, 25, 98])
+@pytest.mark.parametrize("num_random", [1, 3, 5])
+def test_random_blocks_are_others_and_distinct(num_blocks: int, num_random: int) -> None:
+    index, exists = random_blocks(num_blocks, 4, num_random, CPU)
+    assert index.shape == exists.shape == (4, num_blocks, num_random)
+    for head in range(4):
+        for block in range(num_blocks):
+            others = [b for b in range(2, num_blocks) if abs(b - block) > 1]
+            drawn = index[head, block][exists[head, block]].tolist()
+            assert len(set(drawn)) == len(drawn) == min(num_random, len(others))
+            assert set(drawn) <= set(others)
+
+
+def test_random_blocks_are_fixed_differ_between_heads_and_are_drawn_about_equally_often() -> None:
+    index, _ = random_blocks(52, 16, 1, CPU)
+    torch.manual_seed(9)
+    assert torch.equal(random_blocks(52, 16, 1, CPU)[0], index)
+    assert not torch.equal(index[0], index[1])
+    count = torch.bincount(index.flatten(), minlength=52)[2:]
+    # Each of 832 draws falls on one of about 48 blocks: 17 times, with a standard deviation of 4.
+    assert count.float().std() <= 6
+    assert count.max() <= 17 + 5 * 4
+
+
+def inputs(scale: float = 1.0, num_tokens: int = 63, dim: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, num_tokens, dim, generator=generator, dtype=torch.float64)
+    return scale * q, scale * k, v
+
+
+def draw(num_features: int, dim: int, seed: int) -> Tensor:
+    return orthogonal_random_features(num_features, dim, torch.Generator().manual_seed(seed)).double()
+
+
+def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
+    largest = key_exponents(k, projection).amax(2, keepdim=True)
+    return query_features(q, projection, largest), key_features(k, projection, largest)
+
+
+def test_features_are_orthogonal_in_blocks_and_as_long_as_normal_vectors() -> None:
+    features = draw(40, 16, 0)
+    for block in features.split(16):
+        gram = F.normalize(block, dim=-1) @ F.normalize(block, dim=-1).mT
+        # Orthogonal to the rounding of an fp32 QR.
+        torch.testing.assert_close(gram, torch.eye(len(block), dtype=gram.dtype), rtol=0, atol=1e-5)
+    # ||w||^2 of a normal vector has mean d and variance 2 d.
+    squares = draw(16000, 16, 1).square().sum(-1)
+    assert abs(squares.mean() - 16) < 5 * math.sqrt(2 * 16 / 16000)
+    # No direction is preferred: the mean of 16000 normal vectors is within 5 sigma of zero.
+    assert draw(16000, 16, 2).mean(0).abs().max() < 5 / math.sqrt(16000)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 10.0, 1e3])
+def test_normaliser_never_vanishes(scale: float) -> None:
+    q, k, v = (x.float() for x in inputs(scale))
+    phi_q, phi_k = softmax_features(q, k, draw(55, 16, 0).float())
+    assert ((phi_q * phi_k.sum(-2, keepdim=True)).sum(-1) >= 1).all()
+    x = favor_attention(q, k, v, draw(55, 16, 0).float())
+    assert x.abs().max() <= v.abs().max() * (1 + 1e-5)
+
+
+# Reformer against dense shared-query-key attention under the mask that its hashes stand for.
+
+
+# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
+
+
+def directions(rounds: int, dim: int) -> Tensor:
+    return torch.randn(rounds, dim, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def queries_and_values(tokens: int, batch: int = 2, heads: int = 3, dim: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, batch, heads, tokens, dim)
+    qk, v = torch.randn(shape, dtype=torch.float64, generator=generator).mul(2)
+    return qk.requires_grad_(), v.requires_grad_()
+
+
+def seen_in_round(buckets: list[int], chunk_size: int) -> Tensor:
+    """Which tokens each one sees in a round, by the words of the paper; bool `[N, N]`."""
+    order = sorted(range(len(buckets)), key=lambda token: (buckets[token], token))
+    chunk = {token: place // chunk_size for place, token in enumerate(order)}
+    return torch.tensor(
+        [
+            [buckets[i] == buckets[j] and chunk[i] - chunk[j] in (0, 1) for j in range(len(buckets))]
+            for i in range(len(buckets))
+        ]
+    )
+
+
+def dense_attention(qk: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = qk @ (qk / qk.norm(dim=-1, keepdim=True)).mT
+    scores = torch.where(torch.eye(qk.shape[2], dtype=torch.bool), SELF_SCORE, scores)
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def assert_same_with_gradients(qk: Tensor, v: Tensor, x: Tensor, expected: Tensor) -> None:
+    weight = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+    grads = torch.autograd.grad((x * weight).sum(), (qk, v))
+    expected_grads = torch.autograd.grad((expected * weight).sum(), (qk, v))
+    for name, a, b in zip(("x", "dqk", "dv"), (x, *grads), (expected, *expected_grads), strict=True):
+        assert (a - b).norm() <= TOLERANCE * b.norm(), name
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunk_size", "rounds"),
+    # In the fourth some tokens see no other, in the others one chunk holds all.
+    [(63, 16, 3), (130, 64, 4), (64, 16, 2), (40, 3, 1), (63, 63, 1), (63, 64, 3), (63, 1000, 1)],
+)
+def test_equals_dense_attention_over_the_union_of_rounds(tokens: int, chunk_size: int, rounds: int) -> None:
+    qk, v = queries_and_values(tokens)
+    rotations = directions(rounds, 8)
+    buckets = angular_buckets(qk, rotations, bucket_bits(tokens, chunk_size))
+    mask = torch.stack(
+        [
+            torch.stack([seen_in_round(b.tolist(), chunk_size) for b in of_head]).any(0)
+            for of_image in buckets
+            for of_head in of_image
+        ]
+    ).unflatten(0, qk.shape[:2])
+    assert_same_with_gradients(qk, v, lsh_attention(qk, v, rotations, chunk_size), dense_attention(qk, v, mask))
+
+
+def test_buckets_depend_on_the_direction_alone_and_oppose_each_other() -> None:
+    qk, _ = queries_and_values(50)
+    rotations = directions(2, 8)
+    for bits in (1, 2, 3):
+        buckets = angular_buckets(qk, rotations, bits)
+        assert torch.equal(angular_buckets(7 * qk, rotations, bits), buckets)
+        assert torch.equal(angular_buckets(-qk, rotations, bits), (buckets + 2 ** (bits - 1)) % 2**bits)
+    assert angular_buckets(qk, rotations, 11).max() < 2**11
+
+
+def test_number_of_buckets_follows_the_number_of_tokens() -> None:
+    assert [bucket_bits(tokens, 64) for tokens in (1, 64, 65, 128, 129, 784, 6272)] == [0, 0, 2, 2, 3, 5, 8]
+
+
+# Transformer-VQ against dense attention to its quantised keys, and how its codes follow the keys.
+
+
+DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
+CODE_STATE = ("codebook", "key_count", "key_sum")
+
+
+def make(**options: float) -> VQAttention:
+    torch.manual_seed(0)
+    options = {"num_codes": CODES, **options}
+    return VQAttention(DIM, HEADS, feat_size=GRID, **options, dtype=torch.float64)
+
+
+def tokens(seed: int = 1) -> Tensor:
+    return torch.randn(2, 35, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def keys(attn: VQAttention, x: Tensor) -> Tensor:
+    """`[B, H, N, D]`."""
+    return attn.qkv(x).chunk(3, dim=-1)[1].unflatten(2, (HEADS, -1)).transpose(1, 2)
+
+
+def nearest(k: Tensor, codebook: Tensor) -> Tensor:
+    """The number of the code `[H, S, D]` nearest to each key `[B, H, N, D]`: `[B, H, N]`."""
+    return (k[..., None, :] - codebook[:, None]).square().sum(-1).argmin(-1)
+
+
+def code_state(attn: VQAttention) -> list[Tensor]:
+    return [getattr(attn, name).clone() for name in CODE_STATE]
+
+
+def test_a_step_of_training_makes_averages_of_keys_the_codes_of_the_next() -> None:
+    attn, x = make(decay=0.5).train(), tokens()
+    attn(x, GRID)
+    _, count, total = state = code_state(attn)
+    attn.eval()(x, GRID)
+    assert all(map(torch.equal, code_state(attn), state))
+    attn.train()(x, GRID)
+    codebook, k = attn.codebook, keys(attn, x)
+    # Codes without keys began again at a key.
+    torch.testing.assert_close(codebook, total / count[..., None])
+    chosen = F.one_hot(nearest(k, codebook), CODES).to(x.dtype)
+    count, total = 0.5 * count + 0.5 * chosen.sum((0, 2)), 0.5 * total + 0.5 * (chosen.mT @ k).sum(0)
+    torch.testing.assert_close(attn.key_count, count)
+    torch.testing.assert_close(attn.key_sum, total)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
+    """Neither codes, nor how often a key counts, nor what a dropout behind the attention draws."""
+    results = []
+
+    def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return function(x)
+
+    def again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+    for run in (plain, again):
+        attn = make(proj_drop=0.5).train()
+        for step in range(2):
+            x = tokens(step).requires_grad_()
+            run(lambda x, attn=attn: attn(x, GRID), x).square().sum().backward()
+        results.append([x.grad, attn.qkv.weight.grad, *code_state(attn)])
+    assert all(map(torch.equal, *results))
+
+
+def test_masked_keys_do_not_count() -> None:
+    attn, mask = make(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
+    attn(tokens(), GRID, 0, mask)
+    codebook = attn.codebook
+    code = nearest(keys(attn, tokens()), codebook).transpose(1, 2)[mask]
+    # A code without keys counts one, with which it begins again.
+    expected = torch.stack([row.bincount(minlength=CODES) for row in code.T]).clamp(min=1)
+    assert torch.equal(attn.key_count, expected.to(attn.key_count.dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_compiled_training_learns_the_same_codes(checkpointed: bool) -> None:
+    """The recomputation of gradient checkpointing sees buffers that the forward has changed."""
+    torch._dynamo.reset()
+    results = []
+    for compiled in (False, True):
+        attn = make().train()
+        form = partial(checkpoint, attn, use_reentrant=False) if checkpointed and compiled else attn
+        form = torch.compile(form, backend="aot_eager", fullgraph=True) if compiled else form
+        torch.manual_seed(1)
+        found = []
+        for seed in (1, 2):
+            x = tokens(seed).requires_grad_()
+            y = form(x, GRID)
+            found += [y.detach(), *torch.autograd.grad(y.square().sum(), x)]
+        results.append(found + code_state(attn))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)

@@ -20,7 +20,7 @@ from soft_vit.models import PYRAMID_MODELS, checkpoint_filter_fn
 
 STAGED = {family: row for family, row in FAMILIES.items() if row.staged}
 RELEASED = {name: family for family, row in STAGED.items() for name in row.models}
-# Sizes differ in numbers alone; test_names.py has a table of those of pyramids, and test_pyramid.py every attention.
+# Sizes differ in numbers alone; test_pyramid.py has a table of those of pyramids, and every attention.
 QUICK = ("soft_pico", "soft_tiny", "soft_norm_tiny_pure", "soft_plus_pico", "linformer_pyramid_pico")
 QUICK += tuple(row.models[i] for row in STAGED.values() for i in (0, -1))
 MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in (*RELEASED, *PYRAMID_MODELS)]
