@@ -14,8 +14,9 @@ from tqdm import tqdm
 from benchmarks.memory import training_memory
 from benchmarks.operator import slopes_table
 from benchmarks.report import Report
-from benchmarks.timer import Timing, seconds_of, time_in_turn
+from benchmarks.timer import Timing, time_in_turn
 from soft_vit.cli import image_size
+from soft_vit.probe.cost import seconds_of
 from soft_vit.probe.load import require_pyramid
 from soft_vit.text_tables import markdown_table
 

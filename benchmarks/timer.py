@@ -3,7 +3,6 @@
 import math
 import platform
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ import timm
 import torch
 from tqdm import tqdm
 
-from benchmarks.memory import peak_memory, unless_out_of_memory
+from benchmarks.memory import unless_out_of_memory
+from soft_vit.probe.cost import peak_memory, seconds_of
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -149,18 +149,6 @@ def time_in_turn(
         bar.total = (number + 1) * len(steps)
         timed = [one_round() for _ in range(number)]
     return {key: [elapsed[key] for elapsed in timed] for key in steps}
-
-
-def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
-    """Return the seconds of a step, GPU work included: the mean over `repeats` calls in a row."""
-    on_gpu = torch.device(device).type == "cuda"
-    synchronize = partial(torch.cuda.synchronize, device) if on_gpu else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        step()
-    synchronize()
-    return (time.perf_counter() - start) / repeats
 
 
 def second_of_two(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:

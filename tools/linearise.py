@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-# The profiler, which counts memory on a CPU, reports each start on the screen.
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 from soft_vit.cli import ArgumentParser, add_device_option, command_line, literal
 

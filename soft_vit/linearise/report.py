@@ -5,10 +5,8 @@ Letters: B batch, P prefix tokens, N = Y * X tokens of a map, C channels.
 
 import math
 import platform
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from soft_vit.linearise.images import UnlabelledImages
 from soft_vit.linearise.train import Linearisation
+from soft_vit.probe.cost import peak_memory, seconds_of
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
 
@@ -59,36 +58,13 @@ def measure_cost(run: Linearisation) -> Cost:
         size = round(side / patch) * patch
         x = torch.zeros(1, 3, size, size, device=device)
         calls = {name: partial(model, x) for name, model in models.items()}
-        peaks = {name: peak_bytes(call, device) for name, call in calls.items()}
+        peaks = {name: peak_memory(call, device) for name, call in calls.items()}
         rounds = [{name: seconds_of(call, device) for name, call in calls.items()} for _ in range(ROUNDS)]
         found[size] = {name: (median(of[name] for of in rounds), peaks[name]) for name in calls}
         if max(seconds for seconds, _ in found[size].values()) > MAX_SECONDS:
             break
         side *= GROWTH
     return found
-
-
-def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds that work() takes on a device."""
-    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else int
-    wait()
-    start = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - start
-
-
-def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
-    """Return the peak bytes that work() allocates on a device."""
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        work()
-        return torch.cuda.max_memory_allocated(device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
-        work()
-    events = record.profiler.kineto_results.events()
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]"), default=0)
 
 
 def crossover(cost: Cost, quantity: int) -> str:

@@ -1,1 +1,1 @@
-"""Analysis of attentions (matrix, map of a token, spectrum, health), parameters and FLOPs, curves of runs."""
+"""Analysis of attentions (matrix, map of a token, spectrum, health), parameters, FLOPs and cost, curves of runs."""

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.atlas.measure import WIDTH, build_attention
-from benchmarks.memory import LiveTensors, step_memory
+from benchmarks.memory import step_memory
 from benchmarks.timer import log_log_slope
 from soft_vit.layers import ATTENTIONS, PreNormBlock
 from soft_vit.layers.reversible import plain_streams, reversible_blocks
 from soft_vit.ops.flops import flop_counter
+from soft_vit.probe.cost import LiveTensors
 from studies.claims.matrices import SOFT
 from studies.claims.table import Finding, claim, seconds, verdict
 

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.memory import peak_memory
 from benchmarks.timer import log_log_slope
 from soft_vit.layers.attention.performer import orthogonal_random_features
 from soft_vit.layers.attention.reformer import angular_buckets
@@ -28,6 +27,7 @@ from soft_vit.ops.linear import (
     linear_attention_step,
     relu_features,
 )
+from soft_vit.probe.cost import peak_memory
 from soft_vit.probe.health import effective_rank
 from studies.claims.table import Finding, claim, named, seconds, verdict
 

@@ -8,7 +8,7 @@ import timm
 import torch
 from captured_models import TWO_STAGES
 
-from benchmarks.memory import peak_memory, training_memory
+from benchmarks.memory import training_memory
 from benchmarks.models import measure_models
 from benchmarks.naive import naive_formulation, naive_soft_attention
 from benchmarks.operator import make_inputs, measure_operators
@@ -18,6 +18,7 @@ from benchmarks.savings import measure_savings
 from benchmarks.timer import measure, time_in_turn
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import soft_attention_reference
+from soft_vit.probe.cost import peak_memory
 
 # The order in which contenders are timed, how calls are counted and averaged, and steps without memory.
 
