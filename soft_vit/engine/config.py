@@ -119,7 +119,6 @@ def resolve(
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if tested is None:
-        _require_weights_of_the_model(cfg, options)
         _choose_checkpoint(cfg, resume, say)
     else:
         cfg.load_from, cfg.resume = None, False
@@ -373,15 +372,6 @@ def _use_amp(cfg: Config) -> None:
     if wrapper.get("dtype") != "float16":
         wrapper.pop("loss_scale", None)
         wrapper.dtype = "bfloat16"
-
-
-def _require_weights_of_the_model(cfg: Config, options: Mapping[str, Any]) -> None:
-    start, name = cfg.get("load_from") or "", _timm_model(cfg).get("model_name")
-    alone = "model.model_name" in options and "load_from" not in options and start.startswith(TIMM_PREFIX)
-    if alone and start.removeprefix(TIMM_PREFIX).split(".")[0] != name.split(".")[0]:
-        raise ValueError(
-            f"load_from must be set with model.model_name={name}, such as {TIMM_PREFIX}{name}, got {start}."
-        )
 
 
 def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], None]) -> None:

@@ -3,7 +3,6 @@
 Letters: B examples, N tokens, F features of a token, K classes.
 """
 
-import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -81,13 +80,6 @@ def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
         even = " of an even number" if multiple == 2 else ""
         raise ValueError(f"num_tokens must be a square{even}, at least {least**2}, got {num_tokens}.")
     return side
-
-
-def require_difficulty(value: float, least: float, most: float = math.inf, whole: bool = True) -> None:
-    """Raise ValueError unless least <= value <= most and, if whole, value is an integer."""
-    if not least <= value <= most or (whole and value % 1):
-        number = "an integer" if whole else "a number"
-        raise ValueError(f"difficulty must be {number} from {least} to {most}, got {value}.")
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:

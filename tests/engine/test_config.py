@@ -243,7 +243,6 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     [
         ({"image_size": "abc"}, "got abc"),
         ({"image_size": 0}, "got 0"),
-        ({"model.model_name": "soft_pico"}, "load_from must be set"),
     ],
 )
 def test_values_that_cannot_be_shared(options, named):

@@ -16,14 +16,15 @@ from mmengine.structures import BaseDataElement, InstanceData
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from soft_vit.data.archives import Entry, require_storage
 from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
-from soft_vit.dense.vision_transforms import build_transform
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.data.transforms import build_transform
 from soft_vit.registry import DATASETS, register
 
 _FLIP = ({"type": "RandomHorizontalFlip", "p": 0.5},)
@@ -74,7 +75,7 @@ class CocoImages(ReadingDataset):
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
         self.filter_empty = filter_empty
-        self.transforms = [] if test_mode else [build_transform(config) for config in transforms]
+        self.transforms = [] if test_mode else [build_transform(config, v2) for config in transforms]
         self._entries = entries
         for sentence in self._annotations.problems.sentences():
             print_log(f"{root / ann_file}: {sentence}", "current", logging.WARNING)

@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.dense.vision_transforms import build_transform
+from soft_vit.engine.data.transforms import build_transform
 from soft_vit.registry import TRANSFORMS, register
 
 
@@ -147,7 +147,7 @@ class SegImageTransforms(BaseTransform):
     """Applies torchvision.transforms.v2, each as `dict(type=NAME, ...)`, to the image but not to its labels."""
 
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
-        self.transforms = v2.Compose([build_transform(config) for config in transforms])
+        self.transforms = v2.Compose([build_transform(config, v2) for config in transforms])
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         return {**results, "img": self.transforms(results["img"])}

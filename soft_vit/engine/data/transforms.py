@@ -1,8 +1,9 @@
 """Image transforms: augmentation by timm or Albumentations, and timm's evaluation crop."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import albumentations
@@ -11,6 +12,7 @@ from mmcv.transforms import BaseTransform
 from PIL import Image
 from timm.data import create_transform
 from timm.data.transforms_factory import transforms_imagenet_eval
+from timm.layers import to_2tuple
 
 from soft_vit.registry import TRANSFORMS, register
 
@@ -62,11 +64,14 @@ class AlbumentationsTransform(BaseTransform):
     """
 
     def __init__(self, transforms: list[dict], img_size: int | tuple[int, int] | None = None) -> None:
+        defaults = {} if img_size is None else {"RandomResizedCrop": {"size": to_2tuple(img_size)}}
         with warnings.catch_warnings():
             # Albumentations only warns about unknown arguments, and ignores them.
             warnings.simplefilter("error")
             try:
-                self.augment = albumentations.Compose([_build(transform, img_size) for transform in transforms])
+                self.augment = albumentations.Compose(
+                    [build_transform(one, albumentations, defaults) for one in transforms]
+                )
             except (Warning, TypeError, ValueError) as error:
                 what = " ".join(str(error).split())
                 raise ValueError(f"AlbumentationsTransform cannot be built ({what}).") from error
@@ -77,17 +82,19 @@ class AlbumentationsTransform(BaseTransform):
         return {**results, "img": self.augment(image=image)["image"], "ori_shape": image.shape[:2]}
 
 
-def _build(transform: dict, img_size: int | tuple[int, int] | None) -> Any:
-    arguments = dict(transform)
-    name = arguments.pop("type")
-    kind = getattr(albumentations, name, None)
+def build_transform(config: dict, library: ModuleType, defaults: Mapping[str, dict] | None = None) -> Any:
+    """Return the transform of `dict(type=NAME, ...)`, whose option `transforms` may hold further ones.
+
+    library: the module with the classes. defaults: options by the name of a class.
+    """
+    options = dict(config)
+    name = options.pop("type", None)
+    kind = getattr(library, str(name), None)
     if not isinstance(kind, type):
-        raise ValueError(f"type must be a transform of Albumentations 2, got {name}.")
-    if name == "RandomResizedCrop" and img_size is not None:
-        arguments.setdefault("size", (img_size, img_size) if isinstance(img_size, int) else tuple(img_size))
-    if "transforms" in arguments:
-        arguments["transforms"] = [_build(inner, img_size) for inner in arguments["transforms"]]
-    return kind(**arguments)
+        raise ValueError(f"type must be a transform of {library.__name__}, got {name!r}.")
+    if "transforms" in options:
+        options["transforms"] = [build_transform(inner, library, defaults) for inner in options["transforms"]]
+    return kind(**{**(defaults or {}).get(name, {}), **options})
 
 
 @register(TRANSFORMS)
