@@ -49,7 +49,7 @@ OPTIONS = {
     "python tools/analysis/attention_health.py": "--num-images 10 --num-matrices 1",
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
     "python tools/analysis/visualize_attention.py": "--img-size 64",
-    "python -m benchmarks models --published": "--published 4 --img-size 64 --rounds 3",
+    "python -m benchmarks models --published": "--published 2 --img-size 64 --rounds 3",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
@@ -157,7 +157,8 @@ class Desk:
     def make_what_is_used_in(self, text: str) -> None:
         for used, start in NEEDS.items():
             if used in text:
-                self.run(next(command for command in COMMANDS if command.startswith(start)))
+                # The one without options of its own.
+                self.run(min((command for command in COMMANDS if command.startswith(start)), key=len))
 
 
 @pytest.fixture(scope="module")
