@@ -55,10 +55,10 @@ def build_model(
     """Build a model as timm's `build_model_with_cfg` does; recorded weights and files are loaded here.
 
     variant: a name that is registered with timm. pretrained_cfg: as in timm, a tag, a dict or a PretrainedCfg.
-    pretrained_strict: refuse weights with missing or unexpected parameters. Options that a file notes, such as
-    global_pool, become the model's unless kwargs override them. Raises WeightsError for recorded weights that are not
-    available, FileNotFoundError for a missing file, and what `fit_weights` raises. Warns if the weights have a head
-    for other classes than the model and num_classes was not given.
+    pretrained_strict: refuse weights with missing or unexpected parameters. What a file notes, such as global_pool,
+    mean, std and classes, becomes the model's unless the arguments override it. Raises WeightsError for recorded
+    weights that are not available, FileNotFoundError for a missing file, and what `fit_weights` raises. Warns if the
+    weights have a head for other classes than the model and num_classes was not given.
     """
     cfg = resolve_pretrained_cfg(variant, pretrained_cfg, pretrained_cfg_overlay)
     weights, source = None, variant
@@ -83,6 +83,11 @@ def build_model(
     if weights is not None and entry is None:
         # Names and shapes do not determine options such as global_pool.
         kwargs = {**options_of_inference(weights.notes), **kwargs}
+        given = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
+        noted = dict(weights.notes.cfg)
+        if "label_names" in noted:
+            noted["num_classes"] = len(noted["label_names"])
+        cfg = replace(cfg, **{name: value for name, value in noted.items() if name not in given})
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     named_classes = "num_classes" in kwargs or bool(kwargs.get("features_only"))
     if pretrained and kwargs.get("features_only"):

@@ -340,13 +340,15 @@ def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
     """Names and shapes do not determine them; options of the caller come first."""
     torch.manual_seed(0)
     options = {"global_pool": "avg", "inverse": "cholesky"}
-    given = timm.create_model("soft_pico", img_size=64, **options).eval()
-    meta = {NOTES_KEY: Notes("soft_pico", {**options, "img_size": 64, "drop_path_rate": 0.1}).to_dict()}
+    given = timm.create_model("soft_pico", img_size=64, num_classes=2, **options).eval()
+    cfg = {"input_size": (3, 64, 64), "mean": (0.1,) * 3, "std": (0.2,) * 3, "label_names": ("a", "b")}
+    meta = {NOTES_KEY: Notes("soft_pico", {**options, "img_size": 64, "drop_path_rate": 0.1}, cfg).to_dict()}
     torch.save({"state_dict": given.state_dict(), "meta": meta}, tmp_path / "own.pth")
-    overlay = {"file": str(tmp_path / "own.pth")}
-    create = partial(timm.create_model, "soft_pico", pretrained=True, pretrained_cfg_overlay=overlay, img_size=64)
+    overlay = {"file": str(tmp_path / "own.pth"), "std": (0.3,) * 3}
+    create = partial(timm.create_model, "soft_pico", pretrained=True, pretrained_cfg_overlay=overlay)
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(create().eval()(images), given(images))
+    assert {name: create().pretrained_cfg[name] for name in cfg} == {**cfg, "std": (0.3,) * 3}
     assert create(global_pool="token").global_pool == "token"
 
 
