@@ -8,9 +8,21 @@ import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_function
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from soft_vit.layers.plain import is_plain
 from soft_vit.layers.sizes import same_size
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.cpu import can_fuse_linear, fused_conv, on_cpu_without_gradients
+from soft_vit.ops.numerics import at_least_float32, is_eager
+
+# Activations that `fused_conv` computes.
+FUSED_ACTS: dict[type, str] = {
+    type(None): "none",
+    nn.Identity: "none",
+    nn.ReLU: "relu",
+    nn.GELU: "gelu",
+    nn.SiLU: "swish",
+}
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
@@ -27,6 +39,40 @@ def channels_last(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]` in channels-last memory, where its tokens `[B, N, C]` are a view."""
     # By permutations, because torch.func.vmap does not support memory formats.
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None = None) -> Tensor:
+    """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass over a BatchNorm and ReLU."""
+    supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
+    if not (supported and is_plain(conv, nn.Conv2d) and on_cpu_without_gradients(x)):
+        x = conv(x) if norm is None else norm(conv(x))
+        return x if act is None else act(x)
+    weight, bias = conv.weight, conv.bias
+    if type(norm) is nn.BatchNorm2d:
+        statistics: Any = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        weight, bias = fuse_conv_bn_weights(weight, bias, *statistics)
+    return _convolve(x, conv, weight, bias, act)
+
+
+def conv_shortcut(x: Tensor, conv: Any, act: nn.Module | None = None) -> Tensor:
+    """Return `act(x + conv(x))` of a map `[B, C, H, W]` for a depthwise 3 x 3 convolution that keeps its size."""
+    supported = is_plain(conv, nn.Conv2d) and is_eager(x) and x.device.type == "cpu"
+    # In bf16, one plus a weight would be rounded to fewer bits than the weight.
+    if not supported or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        x = x + conv(x)
+        return x if act is None else act(x)
+    # The shortcut is one more at the centre of a kernel.
+    weight = conv.weight + F.pad(conv.weight.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
+    return _convolve(x, conv, weight, conv.bias, act)
+
+
+def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn.Module | None) -> Tensor:
+    """Return `act` of a convolution as conv, but with this weight and bias, in one pass without gradients."""
+    exact = getattr(act, "approximate", "none") == "none"
+    if type(act) in FUSED_ACTS and exact and not conv.training and can_fuse_linear(x, weight):
+        return fused_conv(x, weight, bias, conv.stride, conv.padding, conv.groups, FUSED_ACTS[type(act)])
+    x = F.conv2d(x, weight, bias, conv.stride, conv.padding, groups=conv.groups)
+    return x if act is None else act(x)
 
 
 class ConvNormAct(nn.Module):
@@ -56,7 +102,7 @@ class ConvNormAct(nn.Module):
         self.act = nn.ReLU(inplace=True) if act else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(self.conv(x)))
+        return conv_norm_act(x, self.conv, self.norm, self.act)
 
 
 class ConvPatchEmbed(nn.Sequential):

@@ -1,5 +1,6 @@
 """The feed-forward layer of a block, and how to compute it in less time or memory."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.plain import is_plain
-from soft_vit.ops.cpu import can_fuse_linear, fused_linear
+from soft_vit.ops.cpu import can_fuse_linear, fused_linear, on_cpu_without_gradients
 from soft_vit.ops.numerics import is_eager
 
 Approximation = Literal["none", "tanh"]
@@ -41,6 +42,16 @@ class Mlp(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         x = self.drop1(linear_gelu(x, self.fc1, self.act))
         return self.drop2(linear(x, self.fc2))
+
+
+def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
+    """Return `compute(x)` of `[B, ...]`, without gradients for so few images at a time that the allocator has memory.
+
+    hidden: elements of the largest map that compute makes of one image.
+    """
+    if not on_cpu_without_gradients(x) or hidden * x.shape[0] <= HIDDEN_SIZE:
+        return compute(x)
+    return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:

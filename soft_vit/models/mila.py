@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
-from soft_vit.layers.embed import channels_last
-from soft_vit.layers.mlp import Mlp, linear
+from soft_vit.layers.embed import channels_last, conv_norm_act, conv_shortcut
+from soft_vit.layers.mlp import Mlp, in_image_parts, linear
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -60,7 +60,7 @@ class ConvDownsample(nn.Module):
 
     def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
         super().__init__()
-        hidden = 4 * out_dim
+        self.hidden = hidden = 4 * out_dim
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = nn.Sequential(
             ConvNormAct(dim, hidden, kernel_size=1, norm=False, **dd),
@@ -71,7 +71,9 @@ class ConvDownsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
         if not torch.compiler.is_compiling():
-            return self.conv(pad_to_multiple(x, 2))
+            x = pad_to_multiple(x, 2)
+            hidden = self.hidden * x.shape[2] * x.shape[3]
+            return self.conv(x) if self.training else in_image_parts(self.conv, x, hidden)
         # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
         # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
         units: Any = self.conv
@@ -95,6 +97,7 @@ class MILABlock(nn.Module):
         self.in_proj = nn.Linear(dim, dim, **dd)
         self.act_proj = nn.Linear(dim, dim, **dd)
         self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.act = nn.SiLU()
         self.attn = MilaAttention(dim, num_heads, **dd)
         self.out_proj = nn.Linear(dim, dim, **dd)
         self.drop_path1 = DropPath(drop_path)
@@ -105,15 +108,16 @@ class MILABlock(nn.Module):
 
     def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Return the gated attention of tokens `[B, N, C]`."""
-        gate = F.silu(linear(x, self.act_proj))
-        x = map_to_tokens(F.silu(self.dwc(tokens_to_map(linear(x, self.in_proj), feat_size))))
+        gate = F.silu(linear(x, self.act_proj), inplace=True)
+        x = tokens_to_map(linear(x, self.in_proj), feat_size)
+        x = map_to_tokens(conv_norm_act(x, self.dwc, act=self.act))
         return linear(self.attn(x, feat_size) * gate, self.out_proj)
 
     def forward(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(x + self.cpe1(x))
+        x = map_to_tokens(conv_shortcut(x, self.cpe1))
         x = tokens_to_map(x + self.drop_path1(self.mix(self.norm1(x), feat_size)), feat_size)
-        x = map_to_tokens(x + self.cpe2(x))
+        x = map_to_tokens(conv_shortcut(x, self.cpe2))
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from timm.layers import LayerNorm2d, trunc_normal_
+from timm.layers import LayerNorm2d, register_notrace_module, trunc_normal_
 from timm.models import checkpoint
 from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
-from soft_vit.layers.embed import channels_last
+from soft_vit.layers.embed import channels_last, conv_norm_act, map_to_tokens, tokens_to_map
+from soft_vit.layers.mlp import in_image_parts, linear
 from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv, rename
 
 
@@ -78,6 +79,18 @@ class TokenStage(Stage):
         return x.transpose(1, 2).reshape(B, C, H, W)
 
 
+@register_notrace_module
+class ConvMlp(MlpWithDepthwiseConv):
+    """timm's MLP of PVTv2, in fewer passes without gradients."""
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:  # type: ignore[override]
+        def compute(x: Tensor) -> Tensor:
+            x = conv_norm_act(tokens_to_map(linear(x, self.fc1), feat_size), self.dwconv, act=self.act)
+            return self.drop(linear(self.drop(map_to_tokens(x)), self.fc2))
+
+        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
+
+
 class ConvMlpBlock(PreNormBlock):
     """The block of PVTv2, whose MLP has a depthwise 3 x 3 convolution of the hidden map."""
 
@@ -86,7 +99,7 @@ class ConvMlpBlock(PreNormBlock):
     ) -> None:
         dd = {"device": device, "dtype": dtype}
         super().__init__(dim, attn, mlp_ratio=mlp_ratio, proj_drop=proj_drop, **kwargs, **dd)
-        self.mlp = MlpWithDepthwiseConv(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)  # type: ignore[assignment]
+        self.mlp = ConvMlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)  # type: ignore[assignment]
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
-from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
-from soft_vit.layers.mlp import linear, linear_gelu
+from soft_vit.layers.embed import channels_last, conv_norm_act, conv_shortcut, map_to_tokens, tokens_to_map
+from soft_vit.layers.mlp import in_image_parts, linear, linear_gelu
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -48,7 +48,10 @@ class ConvStem(nn.Module):
         self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(channels_last(x))
+        x, layers = channels_last(x), [*self.proj, None]
+        for i in range(0, len(layers), 3):
+            x = conv_norm_act(x, *layers[i : i + 3])
+        return x
 
 
 class Downsample(nn.Sequential):
@@ -58,6 +61,9 @@ class Downsample(nn.Sequential):
         super().__init__()
         self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
         self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return conv_norm_act(x, self.reduction, self.norm)
 
 
 class TokenNorm(nn.Module):
@@ -83,8 +89,11 @@ class ConvMlp(nn.Module):
         self.fc2 = nn.Linear(hidden_dim, dim, **dd)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
-        return linear(map_to_tokens(x + self.dwconv(x)), self.fc2)
+        def compute(x: Tensor) -> Tensor:
+            x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
+            return linear(map_to_tokens(conv_shortcut(x, self.dwconv)), self.fc2)
+
+        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
 
 
 class Block(nn.Module):
@@ -119,7 +128,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         size = (x.shape[2], x.shape[3])
-        x = x + self.pos(x)
+        x = conv_shortcut(x, self.pos)
         x = torch.addcmul(x, self.gamma_1, self.drop_path(tokens_to_map(self.attn(self.norm1(x), size), size)))
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
-from soft_vit.layers.embed import channels_last
-from soft_vit.layers.mlp import Mlp, linear, linear_gelu
+from soft_vit.layers.embed import channels_last, conv_shortcut
+from soft_vit.layers.mlp import Mlp, in_image_parts, linear, linear_gelu
 from soft_vit.models.base import (
     StagedModel,
     create_staged,
@@ -74,8 +74,11 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
-        return self.drop(linear(map_to_tokens(self.act(x + self.dwc(x))), self.fc2))
+        def compute(x: Tensor) -> Tensor:
+            x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
+            return self.drop(linear(map_to_tokens(conv_shortcut(x, self.dwc, self.act)), self.fc2))
+
+        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
 
 
 @register_notrace_module
@@ -112,7 +115,7 @@ class ViTTTBlock(nn.Module):
 
     def apply_layers(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(x + self.cpe(x))
+        x = map_to_tokens(conv_shortcut(x, self.cpe))
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
         hidden = self.norm2(x)
         hidden = self.mlp(hidden, feat_size) if self.conv else self.mlp(hidden)

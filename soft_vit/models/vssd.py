@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Rotate, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
+from soft_vit.layers.embed import conv_shortcut
 from soft_vit.layers.mlp import Mlp
 from soft_vit.models import base
 from soft_vit.models.mila import ConvDownsample, Stem
@@ -82,9 +83,9 @@ class VSSDBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(x + self.cpe1(x))
+        x = map_to_tokens(conv_shortcut(x, self.cpe1))
         x = tokens_to_map(x + self.drop_path1(self.attn(self.norm1(x), feat_size)), feat_size)
-        x = map_to_tokens(x + self.cpe2(x))
+        x = map_to_tokens(conv_shortcut(x, self.cpe2))
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 

@@ -1,6 +1,7 @@
 """Private operations of torch that are faster on a CPU, and the rule for when they are used."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -59,6 +60,22 @@ def fused_linear(x: Tensor, weight: Tensor, bias: Tensor | None, gelu: str | Non
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu" if gelu else "none", [], gelu or "")
     x = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return tanh_gelu_(x) if gelu == "tanh" else torch.ops.aten.gelu_(x)
+
+
+def fused_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], groups: int, act: str
+) -> Tensor:
+    """Return a convolution of maps `[B, C, H, W]` and its activation; needs `can_fuse_linear`.
+
+    act: `none`, `relu`, `gelu` (exact) or `swish`. The result has the dtype of `F.conv2d`, also under autocast.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        x, weight = x.bfloat16(), weight.bfloat16()
+        bias = None if bias is None else bias.bfloat16()
+    apart = act == "gelu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    name, approximate = "none" if apart else act, "none" if act == "gelu" else ""
+    x = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, padding, stride, [1, 1], groups, name, [], approximate)
+    return torch.ops.aten.gelu_(x) if apart else x
 
 
 def tanh_gelu_(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
+from soft_vit.layers.embed import conv_norm_act, conv_shortcut
 from soft_vit.layers.mlp import Mlp
 from soft_vit.ops.cpu import fused_linear, has_bfloat16
 
@@ -107,3 +108,22 @@ def test_large_hidden_maps_are_computed_in_parts(approximate, calls, monkeypatch
         monkeypatch.setattr("soft_vit.ops.cpu.GELU_CHUNK", 250)
         torch.testing.assert_close(mlp(x), expected)
     assert calls == [approximate, None] * 9
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("act", [None, nn.ReLU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU()], ids=str)
+@pytest.mark.parametrize(("norm", "stride"), [(nn.BatchNorm2d(6), 2), (nn.Identity(), 1), (None, 1)], ids=str)
+def test_convolutions_in_one_pass_equal_their_layers_in_float64(norm, stride, act, grad):
+    conv = nn.Conv2d(6, 6, 3, stride, 1, groups=6).eval()
+    x = torch.randn(2, 6, 9, 7)
+    if isinstance(norm, nn.BatchNorm2d):
+        nn.init.uniform_(norm.eval().running_var, 0.5, 2)
+        nn.init.normal_(norm.running_mean)
+    apply = act or nn.Identity()
+    wide_conv, wide_norm = copy.deepcopy(conv).double(), copy.deepcopy(norm or nn.Identity()).double()
+    expected = apply(wide_norm(wide_conv(x.double())))
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(conv_norm_act(x, conv, norm, act), expected.float(), rtol=1e-5, atol=2e-6)
+        if stride == 1:
+            expected = apply(x.double() + wide_conv(x.double()))
+            torch.testing.assert_close(conv_shortcut(x, conv, act), expected.float(), rtol=1e-5, atol=2e-6)

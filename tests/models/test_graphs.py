@@ -106,7 +106,7 @@ def test_features_of_a_graph_equal_those_of_the_model(name, options):
     with torch.no_grad():
         for given in (x, torch.randn(1, 3, 64, 112 if getattr(model, "dynamic_img_size", True) else 64)):
             found, expected = traced(given)[last], model(given)
-            assert (found - expected).norm() <= 1e-6 * expected.norm()
+            assert (found - expected).norm() <= 4e-6 * expected.norm()
     x.requires_grad_()
     gradients = [torch.autograd.grad(logits.square().sum(), x)[0] for logits in (traced(x)[last], model(x))]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
