@@ -35,8 +35,8 @@ def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int,
     transform = create_transform(**resolve_data_config(size, model=model))
     names, subset = model.pretrained_cfg.get("label_names"), infer_imagenet_subset({"num_classes": model.num_classes})
     found = find_images(folder, "", classes=names or (subset and ImageNetInfo(subset).label_names()))
-    total = len(found.samples)
-    chosen = [found.samples[i * total // count] for i in range(min(count, total))]
+    total, count = len(found.samples), min(count, len(found.samples))
+    chosen = [found.samples[i * total // count] for i in range(count)]
     images = torch.stack([transform(found.load(entry)) for entry, _ in chosen])
     return images, torch.tensor([label for _, label in chosen])
 
