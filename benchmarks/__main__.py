@@ -13,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.memory import is_out_of_memory
-from benchmarks.timer import machine_description, use_threads
+from benchmarks.timer import use_threads
 from soft_vit.cli import ArgumentParser, add_device_option, command_line
+from soft_vit.probe.cost import machine_description
 from soft_vit.probe.load import require_device
 from soft_vit.weights.files import ensure_writable
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timer import machine_description
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
+from soft_vit.probe.cost import machine_description
 from soft_vit.text_tables import csv_table, markdown_table
 from soft_vit.weights.files import write_atomically
 

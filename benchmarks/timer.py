@@ -1,18 +1,15 @@
 """Time contenders in turn, in one process, so that other load on the machine slows all of them equally."""
 
 import math
-import platform
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import timm
 import torch
 from tqdm import tqdm
 
@@ -182,21 +179,3 @@ def use_threads(count: int | None) -> None:
     """Set the number of CPU threads; None keeps torch's choice."""
     if count is not None:
         torch.set_num_threads(count)
-
-
-def machine_description(device: str | torch.device = "cpu") -> str:
-    """Return device, threads and versions, for the head of a table."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
-    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
-
-
-def _cpu_name() -> str:
-    """Return the processor's name from Linux, or else from Python."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"

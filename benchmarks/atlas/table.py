@@ -7,7 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
-from benchmarks.timer import Spread, machine_description
+from benchmarks.timer import Spread
+from soft_vit.probe.cost import machine_description
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import ensure_writable, write_atomically
 

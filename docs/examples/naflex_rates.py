@@ -10,10 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import soft_vit.engine  # noqa: F401  registers what the config names
-from benchmarks.timer import machine_description, measure
+from benchmarks.timer import measure
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.naflex import NaFlexDataset, TokenBudgetSampler, collate_patches
 from soft_vit.engine.resume.position import PositionSampler
+from soft_vit.probe.cost import machine_description
 from soft_vit.registry import MODELS
 
 images, rounds = map(int, sys.argv[1:] or (260, 8))

@@ -10,7 +10,8 @@ import torch
 import transformers
 
 import soft_vit.hf
-from benchmarks.timer import machine_description, measure
+from benchmarks.timer import measure
+from soft_vit.probe.cost import machine_description
 
 sides = [int(side) for side in sys.argv[1:]] or [16, 32, 64]
 

@@ -4,7 +4,6 @@ Letters: B batch, P prefix tokens, N = Y * X tokens of a map, C channels.
 """
 
 import math
-import platform
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -12,14 +11,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.linearise.images import UnlabelledImages
 from soft_vit.linearise.train import Linearisation
-from soft_vit.probe.cost import peak_memory, seconds_of
+from soft_vit.probe.cost import machine_description, peak_memory, seconds_of
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
 
@@ -109,8 +107,7 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
     by_block = [[block, *(f"{of[block]:.3f}" if block in of else "" for of in blocks)] for block in blocks[0]]
     columns = [(who, place) for place in (0, 1) for who in ("teacher", "student")]
     costs = [[size, *(f"{cost[size][who][i] * (1000, 2**-20)[i]:.1f}" for who, i in columns)] for size in cost]
-    device = next(run.teacher.parameters()).device
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    machine = machine_description(next(run.teacher.parameters()).device)
     softmax = []
     if "softmax" in run.history:
         found = {name: value for name, value in run.history["softmax"].items() if name != "kept"}
@@ -135,8 +132,8 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
         "teacher's patch tokens, those of the student in the same directions, and the cosine of both.",
         markdown_table(["pixels", "tokens", *MEASURES], rows),
         "![Features of teacher and student at three sizes](features.png)",
-        f"## Cost\nA forward pass of one image, {machine}, {platform.machine()}, torch {torch.__version__}, timm "
-        f"{timm.__version__}. The student takes less time {crossover(cost, 0)}, and less memory {crossover(cost, 1)}.",
+        f"## Cost\nA forward pass of one image, {machine}. The student takes less time {crossover(cost, 0)}, and less "
+        f"memory {crossover(cost, 1)}.",
         markdown_table(["pixels", "teacher (ms)", "student (ms)", "teacher (MiB)", "student (MiB)"], costs),
         "![Errors of attentions by phase, time and memory by size](curves.png)\n",
     ]

@@ -1,11 +1,14 @@
-"""Time and peak memory of a piece of work: memory as reported by the GPU's allocator, or the bytes of live tensors."""
+"""Time and peak memory of a piece of work, and the machine they belong to."""
 
+import platform
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -73,3 +76,21 @@ def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int
         step()
     synchronize()
     return (time.perf_counter() - start) / repeats
+
+
+def machine_description(device: str | torch.device = "cpu") -> str:
+    """Return device, threads and versions, for the head of a table."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
+
+
+def _cpu_name() -> str:
+    """Return the processor's name from Linux, or else from Python."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timer import machine_description, use_threads
+from benchmarks.timer import use_threads
 from soft_vit.cli import ArgumentParser
+from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import ensure_writable, write_atomically
 from studies.claims import CLAIMS, check, claims_table, entries_as_json, load_entries
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from benchmarks.timer import machine_description
 from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
+from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
 from studies.gym.report import plot_scores, plot_training, report, results_csv, scores, single_token_ceilings

@@ -19,9 +19,9 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.report import Report
-from benchmarks.timer import machine_description
 from soft_vit.cli import ArgumentParser
 from soft_vit.layers.vit_attention import check_options
+from soft_vit.probe.cost import machine_description
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
 from studies.gym.study import parse_kind

@@ -250,10 +250,7 @@ SHAPES, OF_TINY = "{configs}/demo/soft_pico_shapes.py", "{configs}/soft_tiny.py"
 
 CASES = {
     "app": [("--checkpoint missing.pth", "--model"), ("--model soft_tiny --checkpoint missing.pth", "missing.pth")],
-    "attention_health": [
-        ("--model soft_pico --data missing", "missing"),
-        ("--model soft_pico --out file/table.md", "table.md"),
-    ],
+    "attention_health": [("--model soft_pico --data missing", "missing")],
     "attention_spectrum": [
         ("--model soft_norm_pico", "soft_norm_pico"),
         ("--model soft_pico --out file/out", "out.png"),

@@ -22,7 +22,6 @@ from soft_vit.data.images import find_images
 from soft_vit.models.base import require_known
 from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
 from soft_vit.probe.load import require_device
-from soft_vit.weights.files import ensure_writable, write_atomically
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
@@ -58,12 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help=what)
     parser.add_argument("--num-images", type=int, default=500, help="images for accuracies")
     parser.add_argument("--num-matrices", type=int, default=4, help="images for other figures")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table to this Markdown file")
     args = parser.parse_args(argv)
     require_known(args.model)
     require_device(args.device)
-    if args.out:
-        ensure_writable(args.out)
     options = {} if args.img_size is None else {"img_size": args.img_size}
     if args.checkpoint is not None:
         options["pretrained_cfg_overlay"] = dict(file=args.checkpoint)
@@ -87,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if dead:
         text += f"\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}.\n"
     print(text)
-    if args.out:
-        write_atomically(args.out, text.encode())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
     subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")
     add_img_size_option(parser, default=(224, 224))
-    parser.add_argument("--in-chans", type=int, default=3, help="channels of the images")
     parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
     args = parser.parse_args(argv)
     height, width = args.img_size
@@ -30,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         name, model_args = timm_model_of(args.config)
     require_known(name)
-    model_args = {"in_chans": args.in_chans, **model_args}
     try:
         try:
             model = timm.create_model(name, **{"img_size": (height, width), **model_args})
@@ -38,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             # Convolutional models take no img_size.
             model = timm.create_model(name, **model_args)
         # On the meta device, fused attention is one operation, which the counter knows.
-        complexity = count_complexity(model.to("meta"), (1, model_args["in_chans"], height, width))
+        complexity = count_complexity(model.to("meta"), (1, model_args.get("in_chans", 3), height, width))
     except (AssertionError, RuntimeError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"--img-size must fit {name}, got {height} x {width}: {reason}") from error

@@ -13,6 +13,7 @@ from torch import nn
 from soft_vit.engine.config import start_weights
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.probe.complexity import count_complexity
+from soft_vit.probe.cost import machine_description
 from soft_vit.registry import HOOKS, register
 
 # Maximum number of class names in a line of the log.
@@ -57,27 +58,17 @@ class SummaryHook(Hook):
     def _schedule(self, runner: Runner) -> str:
         steps = f"{runner.max_iters} iterations"
         if isinstance(runner.train_loop, EpochBasedTrainLoop):
-            plural = "s" * (runner.max_epochs > 1)
-            steps = f"{runner.max_epochs} epoch{plural} of {len(runner.train_dataloader)} iterations"
-        processes = f" on each of {get_world_size()} processes" if get_world_size() > 1 else ""
-        if size := getattr(runner.train_dataloader.batch_sampler, "batch_size", None):
-            steps += f" with {size} images{processes}"
-        optimizer = getattr(runner.optim_wrapper, "optimizer", None)
-        if optimizer is None:
-            return steps
+            steps = f"{runner.max_epochs} x {len(runner.train_dataloader)} iterations"
+        images = runner.train_dataloader.batch_sampler.batch_size * get_world_size()
+        optimizer = runner.optim_wrapper.optimizer
         rate = max(group.get("initial_lr", group["lr"]) for group in optimizer.param_groups)
-        schedules = runner.param_schedulers if isinstance(runner.param_schedulers, list) else []
-        names = "".join(f", {type(one).__name__}" for one in schedules)
-        return f"{steps}, {type(optimizer).__name__} at learning rate {rate:g}{names}"
+        names = "".join(f", {type(one).__name__}" for one in runner.param_schedulers or ())
+        return f"{steps} of {images} images, {type(optimizer).__name__} at learning rate {rate:g}{names}"
 
     def _device(self, runner: Runner) -> str:
-        device = next(runner.model.parameters()).device
-        threads = torch.get_num_threads()
-        name = f"{device}, {threads} thread{'s' * (threads > 1)}"
-        if device.type == "cuda":
-            name = torch.cuda.get_device_name(device)
         dtype = getattr(runner.optim_wrapper, "dtype", torch.float32)
-        return f"{name}, {str(dtype).removeprefix('torch.')}"
+        machine = machine_description(next(runner.model.parameters()).device)
+        return f"{str(dtype).removeprefix('torch.')} on {machine}"
 
     def _results(self, runner: Runner) -> str:
         return f"{runner.work_dir}, log {runner.logger.log_file}"
