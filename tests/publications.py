@@ -10,18 +10,11 @@ METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
 
 SECRET = "secret_place"
 
+CFG = {"input_size": (3, 64, 64), "mean": (0.5,) * 3, "std": (64 / 255,) * 3, "label_names": CLASSES}
 NOTES = Notes(
     "soft_pico",
     {"img_size": [64, 64], "newton_iters": 12},
-    {
-        "input_size": (3, 64, 64),
-        "mean": (0.5,) * 3,
-        "std": (64 / 255,) * 3,
-        "crop_pct": 1.0,
-        "interpolation": "bicubic",
-        "crop_mode": "center",
-        "label_names": CLASSES,
-    },
+    CFG | {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"},
     {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001", "batch size of a process": "32"},
 )
 

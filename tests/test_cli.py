@@ -28,15 +28,11 @@ def raising(error: Exception):
     return fail
 
 
-@pytest.mark.parametrize(
-    ("action", "path"),
-    [
-        (lambda: write_atomically("file/a.pth", b""), "file"),
-        (lambda: write_atomically("folder", b""), "folder"),
-        (lambda: Path("folder").read_bytes(), "folder"),
-        (lambda: os.rename("none", "folder/a"), "folder/a"),
-    ],
-)
+PATHS = [(lambda: write_atomically("file/a.pth", b""), "file"), (lambda: write_atomically("folder", b""), "folder")]
+PATHS += [(lambda: Path("folder").read_bytes(), "folder"), (lambda: os.rename("none", "folder/a"), "folder/a")]
+
+
+@pytest.mark.parametrize(("action", "path"), PATHS)
 def test_path_that_cannot_be_used(tmp_path, monkeypatch, action, path):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()

@@ -165,15 +165,11 @@ def test_models_of_any_size_are_told_none(name, size):
     assert resolve(CONFIGS / "soft_tiny.py", {"image_size": 96, "model.model_name": name}).model.get("img_size") == size
 
 
-@pytest.mark.parametrize(
-    ("options", "model", "batches"),
-    [
-        ({}, 1000, 1000),
-        ({"num_classes": 7}, 7, 7),
-        ({"model.num_classes": 7}, 7, 7),
-        ({"num_classes": 7, "data_preprocessor.num_classes": 9}, 7, 9),
-    ],
-)
+COUNTS = [({}, 1000, 1000), ({"num_classes": 7}, 7, 7), ({"model.num_classes": 7}, 7, 7)]
+COUNTS += [({"num_classes": 7, "data_preprocessor.num_classes": 9}, 7, 9)]
+
+
+@pytest.mark.parametrize(("options", "model", "batches"), COUNTS)
 def test_number_of_classes_is_one_value(options, model, batches):
     cfg = resolve(CONFIGS / "soft_tiny.py", options)
     assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (model, model, batches)
@@ -238,13 +234,7 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     assert len(said) == (config != "soft_tiny" or len(options) > 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"image_size": "abc"}, "got abc"),
-        ({"image_size": 0}, "got 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "named"), [({"image_size": "abc"}, "got abc"), ({"image_size": 0}, "got 0")])
 def test_values_that_cannot_be_shared(options, named):
     with pytest.raises(ValueError, match=named):
         resolve(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", options)

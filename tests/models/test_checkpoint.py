@@ -83,18 +83,12 @@ def test_layouts(pico_weights, tmp_path):
 
 
 # A head is left out without a warning if a number of classes was asked for.
+ADAPTED = [dict(num_classes=5), dict(num_classes=0), dict(num_classes=11, in_chans=4)]
+ADAPTED += [dict(num_classes=11, img_size=(96, 80)), dict(num_classes=11, inverse="cholesky", max_bottleneck=(2, 2))]
+
+
 @pytest.mark.filterwarnings("error:.*num_classes")
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(num_classes=5),
-        dict(num_classes=0),
-        dict(num_classes=11, in_chans=4),
-        dict(num_classes=11, img_size=(96, 80)),
-        dict(num_classes=11, inverse="cholesky", max_bottleneck=(2, 2)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", ADAPTED, ids=str)
 def test_adapted_to_the_model(options, pico_file, pico_weights):
     model = load(pico_file, "soft_pico", **{"img_size": 64, **options}).eval()
     kept = "stages.2.blocks.1.mlp.fc1.weight"

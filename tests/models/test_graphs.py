@@ -12,28 +12,12 @@ from soft_vit.models.pyramid import PyramidViT
 # Compilation: no graph breaks, and what is generated computes the same.
 
 
-ONE_STAGE = dict(
-    depths=(1,),
-    embed_dims=(32,),
-    num_heads=(1,),
-    sr_ratios=(8,),
-    newton_iters=2,
-    attention=("soft",),
-    class_token=False,
-    global_pool="avg",
-)
+ONE_STAGE = dict(depths=(1,), embed_dims=(32,), num_heads=(1,), sr_ratios=(8,), newton_iters=2)
+ONE_STAGE |= dict(attention=("soft",), class_token=False, global_pool="avg")
+MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", False), ("soft", True), ("all", False))]
 
 
-@pytest.mark.parametrize(
-    ("case", "autocast"),
-    [
-        ("soft", False),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("soft_norm", False), ("soft", True), ("all", False))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("case", "autocast"), [("soft", False), *MORE])
 def test_compile_without_graph_breaks(case, autocast):
     """With fullgraph a break is an error; aot_eager checks forward and backward graphs and generates no code."""
     torch._dynamo.reset()

@@ -213,17 +213,13 @@ def test_attn_layer(kind):
             model(batch(SIZES))
 
 
+PREFIXES = [{"class_token": True, "reg_tokens": 2, "global_pool": "token"}]
+PREFIXES += [{"rope_type": "axial", "class_token": True, "global_pool": "token"}]
+PREFIXES += [{"rope_type": "mixed", "qk_norm": True}, {"global_pool": "map"}]
+
+
 @pytest.mark.parametrize("kind", ["linear", "local", "reformer", "soft"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"class_token": True, "reg_tokens": 2, "global_pool": "token"},
-        {"rope_type": "axial", "class_token": True, "global_pool": "token"},
-        {"rope_type": "mixed", "qk_norm": True},
-        {"global_pool": "map"},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
+@pytest.mark.parametrize("options", PREFIXES, ids=lambda options: "-".join(map(str, options.values())))
 def test_prefix_tokens_rotary_embeddings_and_pooling(kind, options):
     model = make(**options)
     if "rope_type" in options and kind == "soft":

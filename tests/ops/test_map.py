@@ -193,15 +193,11 @@ def test_attention_definition(normalize):
     torch.testing.assert_close(gaussian_attention(q, v, normalize), kernel @ v)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda q, v: gaussian_kernel(q, v[..., :3]),
-        lambda q, v: self_gaussian_kernel(q) @ v,
-        lambda q, v: gaussian_attention(q, v),
-        lambda q, v: gaussian_attention(q, v, normalize=True),
-    ],
-)
+FUNCTIONS = [lambda q, v: gaussian_kernel(q, v[..., :3]), lambda q, v: self_gaussian_kernel(q) @ v]
+FUNCTIONS += [lambda q, v: gaussian_attention(q, v), lambda q, v: gaussian_attention(q, v, normalize=True)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_gradients(function):
     torch.autograd.gradcheck(function, (rows(2, 5, 3).requires_grad_(), rows(2, 5, 4, seed=1).requires_grad_()))
 

@@ -124,15 +124,12 @@ def test_checkpoint_says_size_and_options_of_its_model(tmp_path):
             assert torch.equal(found, other(image[None])) == bool(options)
 
 
-@pytest.mark.parametrize(
-    ("name", "notes", "words"),
-    [
-        ("soft_norm_pico", {}, "got .soft_norm."),
-        ("soft_pico", {"options": {"depths": 3}}, "depths|int"),
-        ("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "64 x 7"),
-        ("soft_pico", {"num_classes": 0}, "classification head"),
-    ],
-)
+OTHERS = [("soft_norm_pico", {}, "got .soft_norm."), ("soft_pico", {"options": {"depths": 3}}, "depths|int")]
+OTHERS += [("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "64 x 7")]
+OTHERS += [("soft_pico", {"num_classes": 0}, "classification head")]
+
+
+@pytest.mark.parametrize(("name", "notes", "words"), OTHERS)
 def test_checkpoint_of_another_model_is_refused(name, notes, words, tmp_path):
     with pytest.raises(ValueError, match=words) as caught:
         TimmPredictor(name, checkpoint=trained(tmp_path / "a.pth", **notes))

@@ -210,17 +210,7 @@ def test_train_then_resume_then_test(tool, demo, tmp_path, capsys):
     timm.create_model("soft_pico", num_classes=10, img_size=32).load_state_dict(weights(tmp_path / "epoch_3.pth"))
 
     out = tmp_path / "metrics.json"
-    tool("test")(
-        [
-            demo,
-            str(tmp_path / "epoch_3.pth"),
-            "--work-dir",
-            str(tmp_path / "test"),
-            "--out",
-            str(out),
-            *SHORT,
-        ]
-    )
+    tool("test")([demo, str(tmp_path / "epoch_3.pth"), "--work-dir", str(tmp_path / "test"), "--out", str(out), *SHORT])
     assert f"accuracy/top1: {top1:.2f}" in capsys.readouterr().out
     assert json.loads(out.read_text())["accuracy/top1"] == pytest.approx(top1)
 

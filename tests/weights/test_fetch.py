@@ -54,22 +54,14 @@ def test_whole(known, tmp_path):
     assert left(folder) == ["weights.pth", *([] if known else ["weights.pth.sha256"])]
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "known", "reason"),
-    [
-        (dict(status=[404]), {}, "HTTP Error 404"),
-        (dict(status=[503]), {}, "HTTP Error 503"),
-        (dict(body=b"<html>"), {}, "other bytes"),
-        (dict(body=BODY[::-1]), {}, "other bytes"),
-        (dict(cut=1000), {}, "other bytes"),
-        (dict(redirect="ftp://127.0.0.1/x"), {}, "gives no file"),
-        (dict(mute=True), {}, "timed out"),
-        (dict(stall=1000), {}, "timed out"),
-        ({}, dict(sha256="0" * 64), DIGEST[:12]),
-        ({}, dict(size=3), "102,400"),
-    ],
-    ids=str,
-)
+BROKEN = [(dict(status=[404]), {}, "HTTP Error 404"), (dict(status=[503]), {}, "HTTP Error 503")]
+BROKEN += [(dict(body=b"<html>"), {}, "other bytes"), (dict(body=BODY[::-1]), {}, "other bytes")]
+BROKEN += [(dict(cut=1000), {}, "other bytes"), (dict(redirect="ftp://127.0.0.1/x"), {}, "gives no file")]
+BROKEN += [(dict(mute=True), {}, "timed out"), (dict(stall=1000), {}, "timed out")]
+BROKEN += [({}, dict(sha256="0" * 64), DIGEST[:12]), ({}, dict(size=3), "102,400")]
+
+
+@pytest.mark.parametrize(("behaviour", "known", "reason"), BROKEN, ids=str)
 def test_what_is_not_the_file(behaviour, known, reason, tmp_path, monkeypatch):
     if reason == "timed out":
         monkeypatch.setattr(fetch_module, "IDLE_TIMEOUT", 0.2)
@@ -212,19 +204,11 @@ def test_a_damaged_index_stays_as_it_is(tmp_path):
     assert path.read_text() == "{"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "http://example.org/x.pth",
-        "http://localhost.example.org/x.pth",
-        "http://127.0.0.1@example.org/x.pth",
-        "file:///etc/passwd",
-        "gdrive:../../x/y/z/w/",
-        "hf-hub:owner/../name",
-        "https://example.org/a b",
-        "/x.pth",
-    ],
-)
+REFUSED = ["http://example.org/x.pth", "http://localhost.example.org/x.pth", "http://127.0.0.1@example.org/x.pth"]
+REFUSED += ["file:///etc/passwd", "gdrive:../../x/y/z/w/", "hf-hub:owner/../name", "https://example.org/a b", "/x.pth"]
+
+
+@pytest.mark.parametrize("source", REFUSED)
 def test_refused_sources(source):
     assert not is_source(source)
 

@@ -121,15 +121,11 @@ def test_images_are_padded_to_the_size_of_a_backbone_that_knows_one(small_detect
     assert detector(batch(1, sizes=[(48, 96)])["inputs"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"score_tresh": 0.1}, "score_tresh"),
-        ({"backbone": {"out_indices": (1, 3)}}, "strides.* 8, 32"),
-        ({"sizes": [16, 32]}, "5 levels"),
-        ({"sizes": [[16, 20], 32, 64, 128, 256]}, "5 levels"),
-    ],
-)
+MISTAKES = [({"score_tresh": 0.1}, "score_tresh"), ({"backbone": {"out_indices": (1, 3)}}, "strides.* 8, 32")]
+MISTAKES += [({"sizes": [16, 32]}, "5 levels"), ({"sizes": [[16, 20], 32, 64, 128, 256]}, "5 levels")]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
 def test_mistakes_are_refused_in_one_sentence(small_detector, options, message):
     with pytest.raises(ValueError, match=message):
         small_detector(**options)

@@ -49,16 +49,11 @@ def test_softmax_windows_leave_padding_and_far_pairs_out(feat_size: tuple[int, i
     torch.testing.assert_close(block.mix(x, feat_size), dense(attn, x, feat_size, shift), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("feat_size", "window", "size", "shift"),
-    [
-        ((56, 112), 56, (56, 56), 0),
-        ((28, 28), 56, (28, 28), 0),
-        ((112, 112), 56, (56, 56), 28),
-        ((64, 64), 56, (64, 64), 0),
-        ((18, 25), 56, (18, 25), 0),
-    ],
-)
+WINDOWS = [((56, 112), 56, (56, 56), 0), ((28, 28), 56, (28, 28), 0), ((112, 112), 56, (56, 56), 28)]
+WINDOWS += [((64, 64), 56, (64, 64), 0), ((18, 25), 56, (18, 25), 0)]
+
+
+@pytest.mark.parametrize(("feat_size", "window", "size", "shift"), WINDOWS)
 def test_linear_windows(feat_size: tuple[int, int], window: int, size: tuple[int, int], shift: int) -> None:
     assert linear_window(feat_size, window) == size
     assert window_shift(feat_size, size, True) == shift
