@@ -1,5 +1,6 @@
 """Data sets of labelled images: on disk, and generated."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,13 +124,17 @@ class TimmDataset(ReadingDataset):
 
 
 def _part(samples: list[tuple[Entry, Any]], val_fraction: float, held_out: bool) -> list[tuple[Entry, Any]]:
-    """Return the samples that are held out, or the others: at equal distances in a random order sorted by label."""
+    """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
+
+    The only image of a class is not held out.
+    """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}.")
     order = np.random.default_rng(0).permutation(len(samples)).tolist()
     order.sort(key=lambda i: samples[i][1])
     chosen = {i for place, i in enumerate(order) if (place + 0.5) * val_fraction % 1 < val_fraction}
-    return [sample for i, sample in enumerate(samples) if (i in chosen) == held_out]
+    counts = Counter(label for _, label in samples if isinstance(label, int))
+    return [one for i, one in enumerate(samples) if (i in chosen and counts[one[1]] != 1) == held_out]
 
 
 @register(DATASETS)

@@ -41,7 +41,7 @@ def test_found_by_name_with_mmpretrain_pipeline(name):
 
 @pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5])
 def test_a_held_out_part_of_each_class(tmp_path, fraction):
-    for name, count in (("a", 10), ("b", 21), ("c", 3)):
+    for name, count in (("a", 10), ("b", 21), ("c", 3), ("d", 1)):
         (tmp_path / "train" / name).mkdir(parents=True)
         for i in range(count):
             (tmp_path / "train" / name / f"{i}.png").write_bytes(b"")
@@ -55,7 +55,8 @@ def test_a_held_out_part_of_each_class(tmp_path, fraction):
     held_out = labels(val_fraction=fraction, held_out=True)
     assert train | held_out == whole
     assert not train.keys() & held_out.keys()
-    for label, count in enumerate((10, 21, 3)):
+    assert set(train.values()) == {0, 1, 2, 3}
+    for label, count in enumerate((10, 21, 3, 1)):
         assert abs(list(held_out.values()).count(label) - fraction * count) < 1
     assert held_out == labels(val_fraction=fraction, held_out=True)
     # No prefix of the folder.
