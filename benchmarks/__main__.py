@@ -24,7 +24,7 @@ COMMANDS = {
     "operator": "benchmarks.operator",
     "attentions": "benchmarks.attentions",
     "packed": "benchmarks.packed",
-    "memory": "benchmarks.savings",
+    "memory": "benchmarks.memory",
     "resolution": "benchmarks.resolution",
     "data": "benchmarks.data",
     "atlas": "benchmarks.atlas.measure",

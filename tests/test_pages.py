@@ -73,7 +73,7 @@ ENDS_IN = {
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
     "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),
     "python -m benchmarks attentions": ("benchmarks.attentions.compare_attentions", []),
-    "python -m benchmarks memory": ("benchmarks.savings.measure_savings", {"plain": 1}),
+    "python -m benchmarks memory": ("benchmarks.memory.measure_savings", {"plain": 1}),
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
     "python -m benchmarks check": ("benchmarks.atlas.check.check", None),

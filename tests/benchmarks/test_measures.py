@@ -8,13 +8,12 @@ import timm
 import torch
 from captured_models import TWO_STAGES
 
-from benchmarks.memory import training_memory
+from benchmarks.memory import measure_savings, training_memory
 from benchmarks.models import measure_models
 from benchmarks.naive import naive_formulation, naive_soft_attention
 from benchmarks.operator import make_inputs, measure_operators
 from benchmarks.registry import OPERATORS, create_variant, inputs_of
 from benchmarks.resolution import FORMS, measure_resolutions
-from benchmarks.savings import measure_savings
 from benchmarks.timer import measure, time_in_turn
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.ops import soft_attention_reference

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from timm.data import resolve_data_config
+from torchvision.transforms.functional import normalize, to_tensor
 
 from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
 from soft_vit.data.images import read_image
@@ -36,13 +36,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, title = load_pyramid(
         args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
     )
-    pixels = np.asarray(read_image(args.image).resize(model.img_size[::-1], resample=2))
+    picture = read_image(args.image).resize(model.img_size[::-1], resample=2)
     config = resolve_data_config({}, model=model)
-    mean, std = torch.tensor(config["mean"]), torch.tensor(config["std"])
-    image = ((torch.from_numpy(pixels / 255) - mean) / std).permute(2, 0, 1).float().to(args.device)
+    image = normalize(to_tensor(picture), config["mean"], config["std"]).to(args.device)
     row = attention_row(model, image, args.stage, tuple(args.query) if args.query else None, args.layer)
     title += f": {row.attention}, stage {args.stage}, query {row.query[0]} {row.query[1]}"
-    plot_attention_row(row, pixels, out)
+    plot_attention_row(row, np.asarray(picture), out)
     print(f"{title}\nWritten: {out}")
 
 
