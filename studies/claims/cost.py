@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -84,22 +85,18 @@ def memory_growth() -> Finding:
 
     From 56 x 56 tokens, stage 1 at 224 pixels, to 224 x 224.
     """
-    sides = (56, 112, 224)
-    growth = {}
+    sides, growth = (56, 112, 224), {}
     for name, options in (("released", dict(max_bottleneck=None)), ("capped", {})):
         memory = [megabytes("soft", side, **options) for side in sides]
-        growth[name] = [
-            log_log_slope([a**2, b**2], [x, y])
-            for a, b, x, y in zip(sides, sides[1:], memory, memory[1:], strict=False)
-        ]
+        pairs = zip(pairwise(side**2 for side in sides), pairwise(memory), strict=True)
+        growth[name] = [log_log_slope(*pair) for pair in pairs]
     found = (
         f"Exponent of memory in N, from 56^2 to 112^2 and from there to 224^2 tokens: {growth['released'][0]:.2f} and "
         f"{growth['released'][1]:.2f} as released, where one bottleneck token stands for 64 tokens; "
         f"{growth['capped'][0]:.2f} and {growth['capped'][1]:.2f} with the number of bottleneck tokens held at 49."
     )
-    if max(growth["capped"]) > 1.1:
-        return Finding("does not hold here", found)
-    return Finding(verdict(max(growth["released"]) < 1.1, True), found)
+    linear = {name: max(exponents) <= 1.1 for name, exponents in growth.items()}
+    return Finding(verdict(all(linear.values()), linear["capped"]), found)
 
 
 @claim(25, "Reformer, arXiv 2001.04451")
