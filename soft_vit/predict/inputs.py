@@ -86,6 +86,8 @@ def free_name(name: PurePosixPath, taken: set[str]) -> str:
     taken: case-folded names, since some disks ignore case.
     """
     name = PurePosixPath(printable(name))
+    # File systems allow 255 bytes.
+    name = name.with_name(name.name.encode()[-240:].decode(errors="ignore"))
     names = chain([name], (name.with_stem(f"{name.stem}_{number}") for number in count(2)))
     free = next(str(name) for name in names if str(name).casefold() not in taken)
     taken.add(free.casefold())

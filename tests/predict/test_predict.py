@@ -238,6 +238,7 @@ def test_names_are_given_once_and_are_text():
     given = ["a.jpg", "a.jpg", "A.JPG", "deep/a.jpg", "predictions.json", "a_2.jpg", os.fsdecode(b"d\xfe/\xff.png")]
     names = [free_name(PurePosixPath(name), taken) for name in given]
     assert names == ["a.jpg", "a_2.jpg", "A_3.JPG", "deep/a.jpg", "predictions_2.json", "a_2_2.jpg", "d�/�.png"]
+    assert free_name(PurePosixPath("d", "猫" * 100 + ".png"), taken) == f"d/{'猫' * 78}.png"
     assert printable(Path(os.fsdecode(b"a\xff.jpg"))) == "a�.jpg"
 
 
