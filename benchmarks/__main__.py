@@ -28,7 +28,6 @@ COMMANDS = {
     "resolution": "benchmarks.resolution",
     "data": "benchmarks.data",
     "atlas": "benchmarks.atlas.measure",
-    "check": "benchmarks.atlas.check",
     "gpu": "benchmarks.gpu",
 }
 """Modules with `add_options(parser)`, and `run(args)`, which returns a `Report`, or None if it wrote files itself."""

@@ -76,7 +76,6 @@ ENDS_IN = {
     "python -m benchmarks memory": ("benchmarks.memory.measure_savings", {"plain": 1}),
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
-    "python -m benchmarks check": ("benchmarks.atlas.check.check", None),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, get_type_hints
 
-from benchmarks.timer import Spread
 from soft_vit.probe.cost import machine_description
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import ensure_writable, write_atomically
@@ -17,12 +16,12 @@ STEADY = 0.1
 UNSTABLE = "unstable"
 
 
-def steadiness(spread: Sequence[float | None] | None, slack: float = 0.0) -> str:
-    """Return `UNSTABLE` or "" for median and quartiles; slack: added to `STEADY`."""
-    if spread is None or None in spread:
+def steadiness(spread: Sequence[float] | None) -> str:
+    """Return `UNSTABLE` or "" for median and quartiles."""
+    if spread is None:
         return ""
     median, lower, upper = spread
-    return UNSTABLE if upper - lower > (STEADY + slack) * median else ""
+    return UNSTABLE if upper - lower > STEADY * median else ""
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,6 @@ class AttentionRow:
     ratio: the seconds divided by those of fused softmax attention in the same round. Figures that were not measured are
     None, and the note explains why.
     """
-
-    CASE: ClassVar = ("kind", "mode", "head_dim", "tokens")
-    SPREADS: ClassVar = (("seconds", "seconds_lower", "seconds_upper"), ("ratio", "ratio_lower", "ratio_upper"))
 
     kind: str
     cost: str
@@ -50,16 +46,6 @@ class AttentionRow:
     ratio_upper: float | None
     megabytes: float | None
     note: str = ""
-
-
-def case_of(row: AttentionRow) -> tuple[str | int, ...]:
-    """Return what a row measured."""
-    return tuple(getattr(row, name) for name in row.CASE)
-
-
-def spreads_of(row: AttentionRow) -> list[Spread]:
-    """Return median and quartiles of each figure."""
-    return [Spread(*(getattr(row, name) for name in names)) for names in row.SPREADS]
 
 
 COLUMNS = [field.name for field in fields(AttentionRow)]
