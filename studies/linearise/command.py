@@ -51,7 +51,7 @@ BLOCK_COLUMNS = {
     "block error at the end": ("block_error", 2),
 }
 MARGIN = 10
-"""Points above chance that the control may reach."""
+"""Points above chance that `none` may reach."""
 
 
 def study_runs(
@@ -112,17 +112,17 @@ def _cells(group: Sequence[Result], columns: Iterable[tuple[str, int]]) -> list[
 
 
 def report_task(task: str, results: dict[Run, Result]) -> str:
-    """Return, in Markdown, whether the control is at chance, and the tables of kinds, blocks and variants."""
+    """Return, in Markdown, whether the baseline `none` is at chance, and the tables of kinds, blocks and variants."""
     groups: dict[tuple[str, int], list[Result]] = {}
     for run, result in results.items():
         groups.setdefault((run.kind, run.keep), []).append(result)
     plain = {kind: group for (kind, keep), group in groups.items() if not keep and ":" not in kind}
     own = next(iter(results.values()))
     text = f"## {task}\n\nChance is {100 / TASKS[task].num_answers:.1f} %."
-    if control := plain.get("none"):
-        reached = fmean(result["accuracy"][0] for result in control)
+    if baseline := plain.get("none"):
+        reached = fmean(result["accuracy"][0] for result in baseline)
         is_valid = reached <= 100 / TASKS[task].num_answers + MARGIN
-        text += f" The control has {reached:.1f} %: {'valid' if is_valid else 'not valid'}."
+        text += f" `none` has {reached:.1f} %: {'valid' if is_valid else 'not valid'}."
     kinds = [[kind, len(group), _share(group), *_cells(group, KIND_COLUMNS.values())] for kind, group in plain.items()]
     kinds.append(["*teacher*", *[""] * 4, *_cells([own], [("teacher", 1)]), *[""] * 3])
     blocks = [[kind, *_cells(group, BLOCK_COLUMNS.values())] for kind, group in plain.items()]
