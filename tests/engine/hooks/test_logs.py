@@ -65,7 +65,7 @@ def test_first_screen_of_a_run_and_of_a_resumed_one(tmp_path, capfd, monkeypatch
     assert first.count("\n") <= 8
     found = lines(first)
     assert "6 images to train on, 4 for validation, 10 classes: circle, " in found["Data"]
-    assert re.match(r"soft_pico, 0\.93 M parameters, 0\.\d\d M of them trained, 0\.00487 GFLOPs", found["Model"])
+    assert re.match(r"soft_pico, 0\.05 M parameters, 0\.04 M of them trained, 0\.00101 GFLOPs", found["Model"])
     assert found["Results"] == f"{tmp_path}, log {log}"
     assert lines(log.read_text()) == found
 
