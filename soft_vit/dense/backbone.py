@@ -66,6 +66,8 @@ class SOFT(TimmFeatures, BaseModule):
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
             weights = NotedWeights(inside, weights.notes)
+            if not weights:
+                raise ValueError(f"Weights in {self.source} must have the prefix {self.prefix!r}.")
         own = self.state_dict()
         if own.keys().isdisjoint(weights):
             super().load_weights(weights)

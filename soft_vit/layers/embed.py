@@ -16,13 +16,7 @@ from soft_vit.ops.cpu import can_fuse_linear, fused_conv, on_cpu_without_gradien
 from soft_vit.ops.numerics import at_least_float32, is_eager
 
 # Activations that `fused_conv` computes.
-FUSED_ACTS: dict[type, str] = {
-    type(None): "none",
-    nn.Identity: "none",
-    nn.ReLU: "relu",
-    nn.GELU: "gelu",
-    nn.SiLU: "swish",
-}
+FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
@@ -41,10 +35,15 @@ def channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
+def _has_plain_taps(conv: Any) -> bool:
+    """Return whether the weight of a convolution may be read, and `_convolve` supports its taps and padding."""
+    return is_plain(conv, nn.Conv2d) and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+
+
 def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None = None) -> Tensor:
     """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass over a BatchNorm and ReLU."""
     supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
-    if not (supported and is_plain(conv, nn.Conv2d) and on_cpu_without_gradients(x)):
+    if not (supported and _has_plain_taps(conv) and on_cpu_without_gradients(x)):
         x = conv(x) if norm is None else norm(conv(x))
         return x if act is None else act(x)
     weight, bias = conv.weight, conv.bias
@@ -56,7 +55,7 @@ def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None 
 
 def conv_shortcut(x: Tensor, conv: Any, act: nn.Module | None = None) -> Tensor:
     """Return `act(x + conv(x))` of a map `[B, C, H, W]` for a depthwise 3 x 3 convolution that keeps its size."""
-    supported = is_plain(conv, nn.Conv2d) and is_eager(x) and x.device.type == "cpu"
+    supported = _has_plain_taps(conv) and is_eager(x) and x.device.type == "cpu"
     # In bf16, one plus a weight would be rounded to fewer bits than the weight.
     if not supported or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         x = x + conv(x)

@@ -127,3 +127,11 @@ def test_convolutions_in_one_pass_equal_their_layers_in_float64(norm, stride, ac
         if stride == 1:
             expected = apply(x.double() + wide_conv(x.double()))
             torch.testing.assert_close(conv_shortcut(x, conv, act), expected.float(), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("options", [{"padding": 2, "dilation": 2}, {"padding": 1, "padding_mode": "reflect"}], ids=str)
+def test_other_convolutions_are_called(options):
+    conv, x = nn.Conv2d(6, 6, 3, groups=6, **options).eval(), torch.randn(2, 6, 9, 7)
+    with torch.no_grad():
+        assert torch.equal(conv_norm_act(x, conv), conv(x))
+        assert torch.equal(conv_shortcut(x, conv), x + conv(x))
