@@ -53,6 +53,7 @@ OPTIONS = {
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
+    "python -m studies gym --tasks listops --kinds gau": "--help",
     "python -m studies linearise": "--no-train",
     "python -m studies softmax": "--out softmax.md",
     "python -m docs.generate": "--out written",

@@ -1,6 +1,5 @@
 """A page with a section per attention: its docstring, the inputs that it takes, and its measurements."""
 
-import csv
 import inspect
 import itertools
 import math
@@ -17,6 +16,7 @@ from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, choose_attention, shipped_table
 from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
+from studies.gym.report import read_cells
 
 WINS = f"""`N, ...` is the [break-even length](glossary.md): the number of tokens above which an attention takes less
 time, or less memory of training, than fused softmax attention. Ranges are from quartiles. Measured for heads of 32
@@ -27,10 +27,8 @@ HEAD_DIM = 32
 def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
     """Return accuracies in percent, one per seed, by attention and task, from a table of the gym's runs."""
     scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            task, kind = row["task"], row["kind"]
-            scores[kind][task] = (*scores[kind].get(task, ()), 100 * float(row["accuracy"]))
+    for (task, kind), rows in read_cells(path.read_text()).items():
+        scores[kind][task] = tuple(100 * float(row["accuracy"]) for row in rows)
     return scores
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.atlas.table import read_table
 from benchmarks.published import published
 from docs.generate.cost import cost_curves
+from docs.generate.heat import scores_map
 from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.places import places_table
@@ -25,10 +26,12 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
+from studies.gym.report import read_cells, report
 from studies.timm_models import models_tables, read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
+GYM = STUDIES / "gym" / "results.csv"
 ENTRIES = load_index()
 SPEEDS = {
     size: RESULTS / f"published_{size.replace(' ', '')}_cpu.csv" for size in ("224 x 224", "512 x 512", "800 x 1333")
@@ -49,9 +52,9 @@ def counts() -> dict[str, dict[str, str]]:
     return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES}
 
 
-def head(name: str) -> str:
-    """Return the text of a page above the first figures, which begin with `N`."""
-    return (ROOT / name).read_text().partition("`N, ")[0]
+def head(name: str, end: str) -> str:
+    """Return the text of a page above the generated part, which begins with `end`."""
+    return (ROOT / name).read_text().partition(end)[0]
 
 
 def models_table() -> str:
@@ -62,8 +65,12 @@ def models_table() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
-    "soft_vit/layers/gym.csv": lambda: gym_means(STUDIES / "gym" / "results.csv"),
-    "docs/kinds.md": lambda: head("docs/kinds.md") + kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED)),
+    "soft_vit/layers/gym.csv": lambda: gym_means(GYM),
+    "docs/kinds.md": lambda: (
+        head("docs/kinds.md", "`N, ") + kinds_page(STUDIES / "gym" / "results.csv", read_table(SHIPPED))
+    ),
+    "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
+    "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
     "docs/images/scatter.svg": lambda: scatter(
         {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
     ),

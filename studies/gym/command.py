@@ -3,7 +3,9 @@
 python -m studies gym --tasks all --kinds all --seeds 3 --jobs 2 --out gym
 
 A stopped study continues where it stopped, and several studies can share a folder. Each run is a file in OUT/runs. At
-the end, results.csv, results.md and plots are written to OUT; --no-train writes them from the runs that exist.
+the end, results.csv and results.md are written to OUT; --no-train writes them from the runs that exist.
+
+--into studies/results/gym/results.csv adds the runs to those that the pages show, which python -m docs.generate writes.
 """
 
 import shlex
@@ -16,7 +18,7 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
-from studies.gym.report import plot_scores, plot_training, report, results_csv, scores, single_token_ceilings
+from studies.gym.report import merged_csv, read_cells, report, results_csv
 from studies.gym.study import Cell, Study, parse_kind
 
 
@@ -33,6 +35,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes")
     parser.add_argument("--out", type=Path, default=Path("gym"), help="(default: %(default)s)")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
     args = parser.parse_args(argv)
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
     kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
@@ -44,15 +47,14 @@ def main(argv: Sequence[str]) -> None:
     if not args.no_train:
         study.train(args.jobs)
     write_report(study, command)
-    print(f"Written: {args.out}/results.md, results.csv and plots.")
+    print(f"Written: {args.out}/results.md and results.csv.")
+    if args.into is not None:
+        write_atomically(args.into, merged_csv(args.into.read_text(), results_csv(study)).encode())
 
 
 def write_report(study: Study, command: str) -> None:
-    """Write results.csv, results.md and plots of the runs that exist."""
-    found, ceilings = scores(study), single_token_ceilings(study)
-    head = f"{machine_description()}; {date.today()}; `{command}`."
-    write_atomically(study.out / "results.csv", results_csv(study).encode())
-    write_atomically(study.out / "results.md", report(study, ceilings, head).encode())
-    if found:
-        plot_scores(found, ceilings, study.out / "scores.png")
-        plot_training(study, study.out / "training.png")
+    """Write results.csv and results.md of the runs that exist."""
+    table = results_csv(study)
+    head = f"# The gym's results\n{machine_description()}; {date.today()}; `{command}`."
+    write_atomically(study.out / "results.csv", table.encode())
+    write_atomically(study.out / "results.md", report(read_cells(table), head).encode())

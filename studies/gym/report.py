@@ -1,26 +1,25 @@
-"""The report of a study: tables, checks of its validity, plots."""
+"""The report of a study, from its table of runs: scores, steps, and checks of its validity."""
 
+import csv
 import statistics
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from soft_vit.cli import literal
 from soft_vit.text_tables import csv_table, markdown_table
-from studies.gym import NOT_ASKED, TASKS, Batch, Task
+from studies.gym import NOT_ASKED, TASKS, Batch
 from studies.gym.study import Cell, Study
 from studies.gym.training import Result, tests
 
 REACHED = 0.9
 CSV_COLUMNS = ("task", "kind", "num_tokens", "difficulty", "seed", "lr", "steps", "accuracy", "accuracy_off")
 CSV_COLUMNS += ("share", "steps_to_90", "cpu_seconds")
-# Other attentions are drawn in grey.
-COLOURED = ("softmax", "soft", "linear", "soft_plus", "nystrom", "performer", "linformer")
-COLOURS = {"none": "black", **{kind: f"C{number}" for number, kind in enumerate(COLOURED)}}
 
 
 class Score(NamedTuple):
@@ -35,23 +34,12 @@ class Score(NamedTuple):
         return self.deviation**2 / self.count
 
 
-# By task and attention.
+Row = Mapping[str, str]
+"""A run, by the columns of results.csv."""
+Cells = Mapping[tuple[str, str], Sequence[Row]]
+"""The runs of all seeds by task and attention."""
 Scores = Mapping[tuple[str, str], Score]
-
-
-def task_name(cell: Cell) -> str:
-    """Return the name of a cell's task with its options, such as `recall num_tokens=144`."""
-    return " ".join([cell.task, *(f"{name}={value}" for name, value in cell.task_options.items())])
-
-
-def scores(study: Study) -> dict[tuple[str, str], Score]:
-    """Return the scores of complete cells, by task and attention."""
-    found = {}
-    for cell in study.complete_cells():
-        last = [result.accuracy[-1] for result in study.results(cell)]
-        deviation = statistics.stdev(last) if len(last) > 1 else 0.0
-        found[task_name(cell), cell.kind] = Score(statistics.mean(last), deviation, len(last))
-    return found
+"""Scores by task and attention."""
 
 
 def results_csv(study: Study) -> str:
@@ -75,6 +63,41 @@ def _csv_row(cell: Cell, result: Result) -> dict[str, Any]:
         "steps_to_90": result.steps_to(REACHED),
         "cpu_seconds": f"{result.cpu_seconds:.1f}",
     }
+
+
+def merged_csv(*tables: str) -> str:
+    """Return the rows of tables by `results_csv`. A later row replaces one of the same task, attention and seed."""
+    rows = [row for table in tables for row in csv.DictReader(table.splitlines())]
+    found = {tuple(row[name] for name in CSV_COLUMNS[:5]): [row[name] for name in CSV_COLUMNS] for row in rows}
+    return csv_table(CSV_COLUMNS, list(found.values()))
+
+
+def _options(row: Row) -> dict[str, Any]:
+    return {name: literal(row[name]) for name in ("num_tokens", "difficulty") if row[name]}
+
+
+def task_name(task: str, options: Mapping[str, Any]) -> str:
+    """Return the name of a task with its options, without the default number of tokens: `recall num_tokens=144`."""
+    usual = {"num_tokens": TASKS[task]().num_tokens}
+    return " ".join([task, *(f"{name}={value}" for name, value in options.items() if usual.get(name) != value)])
+
+
+def read_cells(table: str) -> dict[tuple[str, str], list[Row]]:
+    """Return the runs of a table by `results_csv`, without cells that lack a seed."""
+    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in csv.DictReader(table.splitlines()):
+        cells[task_name(row["task"], _options(row)), row["kind"]].append(row)
+    seeds = max(map(len, cells.values()), default=0)
+    return {key: rows for key, rows in cells.items() if len(rows) == seeds}
+
+
+def scores(cells: Cells) -> dict[tuple[str, str], Score]:
+    """Return the scores of cells."""
+    found = {}
+    for key, rows in cells.items():
+        last = [float(row["accuracy"]) for row in rows]
+        found[key] = Score(statistics.mean(last), statistics.stdev(last) if len(last) > 1 else 0.0, len(last))
+    return found
 
 
 def names(found: Scores) -> tuple[list[str], list[str]]:
@@ -114,50 +137,46 @@ def scores_table(found: Scores) -> str:
     return markdown_table(["attention", *tasks, "mean"], rows)
 
 
-def table(study: Study, value: Callable[[list[Result]], str]) -> str:
-    """Return a Markdown table with a value for each complete cell, computed from its results."""
-    tasks, kinds = names(scores(study))
-    values = {(task_name(cell), cell.kind): value(study.results(cell)) for cell in study.complete_cells()}
-    return markdown_table(
-        ["attention", *tasks], [[kind, *(values.get((task, kind), "") for task in tasks)] for kind in kinds]
-    )
+def table(cells: Cells, value: Callable[[Sequence[Row]], str]) -> str:
+    """Return a Markdown table with a value for each cell, computed from its runs."""
+    tasks, kinds = names(scores(cells))
+    rows = [[kind, *(value(cells[task, kind]) if (task, kind) in cells else "" for task in tasks)] for kind in kinds]
+    return markdown_table(["attention", *tasks], rows)
 
 
-def median_steps(results: list[Result]) -> str:
+def median_steps(rows: Sequence[Row]) -> str:
     """Return the median over seeds of the steps until 90 % accuracy, or a dash if a seed does not reach it."""
-    steps = [result.steps_to(REACHED) for result in results]
-    return "–" if None in steps else f"{statistics.median(steps):g}"
+    steps = [row["steps_to_90"] for row in rows]
+    return f"{statistics.median(map(int, steps)):g}" if all(steps) else "–"
 
 
-def points_lost(results: list[Result]) -> str:
+def points_lost(rows: Sequence[Row]) -> str:
     """Return the mean accuracy in points that a trained model loses with its attentions switched off."""
-    lost = [result.accuracy[-1] - result.accuracy_off for result in results if result.accuracy_off is not None]
-    return str(round(100 * statistics.mean(lost))) if len(lost) == len(results) else ""
+    lost = [float(row["accuracy"]) - float(row["accuracy_off"]) for row in rows if row["accuracy_off"]]
+    return str(round(100 * statistics.mean(lost))) if len(lost) == len(rows) else ""
 
 
-def validity_table(study: Study, ceilings: Mapping[str, Score]) -> str:
+def validity_table(cells: Cells) -> str:
     """Return a Markdown table by task: ceiling of single tokens, `none`, softmax, rank correlation of seeds."""
-    found = scores(study)
-    tasks, _ = names(found)
+    found, ceilings = scores(cells), single_token_ceilings(cells)
     rows = []
-    for task in tasks:
-        none, softmax, ceiling = found.get((task, "none")), found.get((task, "softmax")), ceilings[task]
+    for task, ceiling in ceilings.items():
+        none, softmax = found.get((task, "none")), found.get((task, "softmax"))
         none_cell = softmax_cell = ""
         if none is not None:
             error = (none.squared_error + ceiling.squared_error) ** 0.5
-            off = abs(none.mean - ceiling.mean) / max(error, 1e-9)
+            off = abs(none.mean - ceiling.mean) / max(error, 1e-3)
             none_cell = f"{100 * none.mean:.1f} ± {100 * none.deviation:.1f} ({off:.1f} standard errors off)"
         if softmax is not None:
             softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.1f})"
-        rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(study, task)])
+        rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(cells, task)])
     return markdown_table(["task", "ceiling of single tokens", "none", "softmax", "rank correlation of seeds"], rows)
 
 
-def _agreement(study: Study, task: str) -> str:
+def _agreement(cells: Cells, task: str) -> str:
     """Return Spearman's rank correlation of attentions, averaged over pairs of seeds."""
-    cells = [cell for cell in study.complete_cells() if task_name(cell) == task]
-    last = [[result.accuracy[-1] for result in study.results(cell)] for cell in cells]
-    if len(last) < 3 or study.seeds < 2:
+    last = [[float(row["accuracy"]) for row in rows] for (other, _), rows in cells.items() if other == task]
+    if len(last) < 3 or len(last[0]) < 2:
         return ""
     ranks = [_ranks(np.array(column)) for column in zip(*last, strict=True)]
     return f"{np.mean([np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]):.2f}"
@@ -169,16 +188,17 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
 
 
-def single_token_ceilings(study: Study) -> dict[str, Score]:
+def single_token_ceilings(cells: Cells) -> dict[str, Score]:
     """Return the accuracy that single tokens can reach in the tests of each task.
 
     Its deviation is that of guessing if tokens see no hint, and otherwise 0.
     """
-    cells = {task_name(cell): cell for cell in study.cells if study.results(cell)}
-    return {name: _ceiling(TASKS[cell.task](**cell.task_options)) for name, cell in cells.items()}
+    return {name: _ceiling(rows[0]["task"], **_options(rows[0])) for (name, _), rows in cells.items()}
 
 
-def _ceiling(task: Task) -> Score:
+@cache
+def _ceiling(name: str, **options: Any) -> Score:
+    task = TASKS[name](**options)
     batch = Batch(*map(np.concatenate, zip(*tests(task), strict=True)))
     ceiling, asked = task.ceiling(batch), int((batch.labels != NOT_ASKED).sum())
     # With hints, the best answer to each is the same in all tests. Guesses vary.
@@ -186,69 +206,20 @@ def _ceiling(task: Task) -> Score:
     return Score(ceiling, deviation, asked)
 
 
-def report(study: Study, ceilings: Mapping[str, Score], head: str) -> str:
-    """Return the report in Markdown: head, scores, steps, contribution of attentions, validity."""
-    found = scores(study)
+def report(cells: Cells, head: str) -> str:
+    """Return the report in Markdown: a head, scores, steps, contribution of attentions, validity."""
+    seeds = max(map(len, cells.values()), default=0)
     sections = [
-        f"# The gym's results\n{head}",
-        f"## Accuracy\nIn percent, mean ± standard deviation of {study.seeds} seeds. Bold: the best of a task, if it "
-        "leads by more than twice the standard error of the difference. `mean` is over the tasks that all types "
-        f"have.\n\n{scores_table(found)}",
+        head,
+        f"## Accuracy\nIn percent, mean ± standard deviation of {seeds} seeds. Bold: the best of a task, if it leads "
+        "by more than twice the standard error of the difference. `mean` is over the tasks that all types have. Empty "
+        f"cells were not measured.\n\n{scores_table(scores(cells))}",
         f"## Steps until {REACHED:.0%} accuracy\nThe median of seeds; a dash where a seed does not get there.\n\n"
-        f"{table(study, median_steps)}",
+        f"{table(cells, median_steps)}",
         "## Points lost with attentions off\nThe rest is the work of single tokens and of convolutions next to the "
-        f"attention.\n\n{table(study, points_lost)}",
+        f"attention.\n\n{table(cells, points_lost)}",
         "## Validity\nA task is valid if `none` stays at the ceiling of single tokens, softmax is far above it, and "
         "seeds agree on the order of types. Standard errors are those of seeds and, where nothing hints at answers, of "
-        f"guesses at the tests.\n\n{validity_table(study, ceilings)}",
+        f"guesses at the tests.\n\n{validity_table(cells)}",
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def plot_scores(found: Scores, ceilings: Mapping[str, Score], path: Path) -> None:
-    """Plot a heat map of attentions and tasks, from the ceiling of single tokens (0) to perfect (1)."""
-    from matplotlib.figure import Figure
-
-    tasks, kinds = names(found)
-    share = np.full((len(kinds), len(tasks)), np.nan)
-    for (task, kind), score in found.items():
-        gained = (score.mean - ceilings[task].mean) / (1 - ceilings[task].mean)
-        share[kinds.index(kind), tasks.index(task)] = min(max(gained, 0.0), 1.0)
-    figure = Figure(figsize=(2.6 + 0.9 * len(tasks), 1.2 + 0.27 * len(kinds)), layout="constrained")
-    axes = figure.subplots()
-    picture = axes.imshow(share, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    axes.set_xticks(range(len(tasks)), tasks, rotation=30, ha="right")
-    axes.set_yticks(range(len(kinds)), kinds)
-    for (task, kind), score in found.items():
-        row, column = kinds.index(kind), tasks.index(task)
-        colour = "black" if share[row, column] > 0.6 else "white"
-        axes.text(column, row, f"{100 * score.mean:.0f}", ha="center", va="center", color=colour, fontsize=8)
-    figure.colorbar(picture, label="from the ceiling of single tokens (0) to perfect (1)")
-    figure.savefig(path, dpi=150)
-
-
-def plot_training(study: Study, path: Path) -> None:
-    """Plot accuracy against steps, a panel for each task: the mean over seeds of each attention."""
-    from matplotlib.figure import Figure
-
-    tasks = dict.fromkeys(task_name(cell) for cell in study.cells if study.results(cell))
-    columns = min(3, len(tasks))
-    rows = -(-len(tasks) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.0 * rows + 0.5), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes in grid[len(tasks) :]:
-        axes.set_visible(False)
-    panels = dict(zip(tasks, grid, strict=False))
-    for task, axes in panels.items():
-        axes.set(title=task, xlabel="step", ylabel="accuracy (%)", ylim=(0, 102))
-    handles = {}
-    # Grey lines are drawn first, below the others.
-    for cell in sorted(study.cells, key=lambda cell: cell.kind in COLOURS):
-        if results := study.results(cell):
-            accuracy = np.mean([result.accuracy for result in results], axis=0)
-            colour, width = (COLOURS[cell.kind], 1.8) if cell.kind in COLOURS else ("0.85", 1)
-            (line,) = panels[task_name(cell)].plot(results[0].steps, 100 * accuracy, ".-", color=colour, lw=width)
-            handles[cell.kind if cell.kind in COLOURS else "others"] = line
-    labels = [name for name in (*COLOURS, "others") if name in handles]
-    figure.legend([handles[name] for name in labels], labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=150)
