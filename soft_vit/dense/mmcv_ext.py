@@ -113,7 +113,7 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def install() -> bool:
-    """Put the stand-in into sys.modules; returns False if a compiled module or a stand-in is there."""
+    """Put the stand-in into sys.modules; return False if a compiled module or a stand-in is there."""
     if _NAME in sys.modules or importlib.util.find_spec(_NAME) is not None:
         return False
     module = ModuleType(_NAME, "Served by soft_vit.dense.mmcv_ext.")

@@ -1,4 +1,4 @@
-"""What MMEngine needs: registered classes, safe checkpoints, and the runs behind the command lines.
+"""Train and test with MMEngine: registered classes, safe checkpoints, and the runs behind the command lines.
 
 Importing this package registers everything it holds, lets mmpretrain find the recorded models by name, and makes
 MMEngine's checkpoint loading safe. Configs in pure Python import the classes from here.

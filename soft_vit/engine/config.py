@@ -12,8 +12,8 @@ checks. MMEngine saves its result, which is exactly what runs, in the work direc
 
 An entry that the file does not set takes the shared value. An option also changes entries with the file's value.
 
-`RecipeDataPreprocessor` and `TimmEvalCrop` take what they leave open, such as mean and crop_pct, from the notes of the
-weights that a run begins with or tests, and otherwise from ImageNet's usual preprocessing.
+Arguments of `RecipeDataPreprocessor` and `TimmEvalCrop` that a config does not set, such as mean and crop_pct, come
+from the notes of the weights that a run starts from or tests, and otherwise from ImageNet's usual preprocessing.
 """
 
 import copy
@@ -150,7 +150,7 @@ def find_config(path: str | Path) -> Path:
 
 
 def read_config(path: Path) -> Config:
-    """Return the config of a file, with today's names of modules."""
+    """Return the config of a file, in which moved classes have their current names."""
     config = Config.fromfile(str(path), import_custom_modules=False)
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; only names can be saved.
@@ -198,7 +198,7 @@ def type_name(entry: Mapping[str, Any]) -> str:
 
 
 def class_of(entry: Mapping[str, Any], registry: Registry) -> type | None:
-    """Return the class of an entry, of a registry of MMEngine or of an OpenMMLab library; None if they lack it."""
+    """Return the class of an entry from a registry of MMEngine or of an OpenMMLab library, or None if it has none."""
     kind, scopes = entry.get("type", ""), ("", "mmpretrain.", "mmdet.", "mmseg.")
     return next((found for scope in scopes if (found := registry.get(scope + kind))), None)
 
@@ -400,7 +400,7 @@ def start_weights(cfg: Config) -> str | None:
 
 
 def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -> None:
-    """Fill the arguments in _NOTED that the config leaves open."""
+    """Set the arguments in _NOTED that the config does not set."""
     open_entries = [
         (entry, key, default)
         for _, entry in entries(cfg)

@@ -67,7 +67,7 @@ def evaluate(
     A model with several labels for each image (`multi_label`) is tested by the metrics of its config, on the config's
     images, whose folder options can change; per_class is a CSV of class and average precision in percent.
 
-    A config of detection or segmentation is tested as it stands, on a checkpoint of its model; tta then needs both
+    A config of detection or segmentation is tested without changes, on a checkpoint of its model. tta then needs both
     entries in the config.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, other scalar metrics of the

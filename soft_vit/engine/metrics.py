@@ -25,7 +25,7 @@ class ClassificationMetric(BaseMetric):
     Processes exchange sums, not predictions. Samplers such as DefaultSampler repeat images at the end to give each rank
     the same number; the repeated ones are not counted.
 
-    The loss comes from probabilities in fp32, so one image contributes at most 87.3 (the smallest normal number).
+    The loss comes from probabilities in fp32, so one image contributes at most 87.3, for the smallest normal number.
     """
 
     default_prefix = "accuracy"

@@ -115,7 +115,7 @@ def download(entry: Entry, folder: Path, check: Callable[[Path], object]) -> Pat
 
     check: called with the file if the entry lacks a digest; raises ValueError for a wrong file. The digest of a file
     that passes is recorded in NAME.sha256. Raises WeightsError if the download fails, and then leaves nothing behind;
-    its message is a reason for the caller's sentence.
+    its message is a reason, which the caller completes.
     """
     target = folder / entry.file
     try:

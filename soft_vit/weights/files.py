@@ -18,7 +18,7 @@ INDEX_FILE = RESOURCES / "checkpoints" / "index.json"
 
 
 def ensure_writable(path: str | Path) -> None:
-    """Make the folder of a file, before the long work that ends with it; ValueError if the file cannot be written."""
+    """Create the folder of a file before long work. Raises ValueError if the file could not be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ class UPerNet(nn.Module):
 
     in_channels: of the backbone's maps, two or more. channels: of every map inside and of the result.
 
-    Layers, pooling (1, 2, 3, 6) and, at equal channels, the number of parameters are those of mmseg, if the norms of
-    the maps, which belong to the backbone there, are included.
+    Layers and pooling (1, 2, 3, 6) are mmseg's. With equal channels, so is the number of parameters, if the norms of
+    the maps are included, which belong to the backbone there.
     """
 
     normalises = True

@@ -21,8 +21,8 @@ from soft_vit.registry import METRICS, register
 class SegmentationMetric(BaseMetric):
     """`mIoU`, `mAcc` and `aAcc` in percent over all labelled pixels of all images, as mmseg defines them.
 
-    The correct pixels of a class, divided by those that are of the class or predicted as it, are its IoU; divided by
-    those of the class, its Acc. aAcc is the share of correct pixels. Means leave out classes without such pixels.
+    IoU: the correct pixels of a class, divided by the pixels that belong to it or are predicted as it. Acc: divided by
+    the pixels that belong to it. aAcc: the share of correct pixels. Means leave out classes without such pixels.
 
     A table of the classes is logged. Processes exchange counts, not label maps. Images that a sampler such as
     DefaultSampler repeats to fill up a process are counted once.

@@ -30,7 +30,7 @@ class ReadingDataset(BaseDataset):
     In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
     images. `BadImagesHook` names and counts them.
 
-    The data itself gives the metainfo, not the config.
+    The metainfo comes from the data, not from the config.
     """
 
     def full_init(self) -> None:
@@ -45,12 +45,12 @@ class ReadingDataset(BaseDataset):
         """Read the files of an entry. Raises BadImage, whose message begins with the file's name."""
 
     def substitute(self, info: dict) -> Any:
-        """The replacement in a test for what `read` cannot read."""
+        """Return the replacement in a test for files that `read` cannot read."""
         return Image.new("RGB", (256, 256))
 
     @abstractmethod
     def pack(self, info: dict, content: Any) -> Any:
-        """The sample of an entry and the content read for it."""
+        """Return the sample of an entry and the content read for it."""
 
     def prepare_data(self, idx: int) -> Any:
         if not 0 <= idx < len(self):
@@ -69,11 +69,11 @@ class ReadingDataset(BaseDataset):
         raise ValueError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
 
     def bad_images(self) -> list[int]:
-        """Indices of the images that this process and its workers failed to read so far."""
+        """Return the indices of the images that this process and its workers failed to read so far."""
         return self._bad.nonzero().flatten().tolist()
 
     def why_bad(self, index: int) -> str:
-        """The name of an unreadable image, and the reason."""
+        """Return the name of an unreadable image, and the reason."""
         try:
             self.read(self.get_data_info(index))
         except BadImage as error:
@@ -82,7 +82,7 @@ class ReadingDataset(BaseDataset):
 
 
 def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
-    """The data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
+    """Yield the data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
     if isinstance(dataset, ReadingDataset):
         yield dataset
         return

@@ -71,7 +71,7 @@ class ImageTree(ReadingDataset):
         return {**info, "gt_score": score}
 
     def get_cat_ids(self, idx: int) -> list[int]:
-        """The classes of an image, for wrappers such as ClassBalancedDataset."""
+        """Return the classes of an image, for wrappers such as ClassBalancedDataset."""
         info = self.get_data_info(idx)
         return [info["gt_label"]] if "gt_label" in info else np.flatnonzero(info["gt_score"]).tolist()
 
@@ -113,7 +113,7 @@ class TimmDataset(ReadingDataset):
         return {**info, "gt_label": self.images.label(info["position"])}
 
     def get_cat_ids(self, idx: int) -> list[int]:
-        """The class of an image, for wrappers such as ClassBalancedDataset."""
+        """Return the class of an image, for wrappers such as ClassBalancedDataset."""
         return [self.get_data_info(idx)["gt_label"]]
 
     def read(self, info: dict) -> Image.Image:
@@ -173,7 +173,7 @@ class ShapesDataset(BaseDataset):
         return [{"gt_label": self.images.label(i), "position": i} for i in range(len(self.images))]
 
     def get_data_info(self, idx: int) -> dict:
-        """The sample as the pipeline receives it, drawn or from memory."""
+        """Return the sample as the pipeline receives it, drawn or from memory."""
         info = super().get_data_info(idx)
         position = info.pop("position")
         if position not in self._drawn:

@@ -69,7 +69,7 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
     name: as timm's `create_dataset` takes it: `torch/cifar100`, and `torch/` with any other class of torchvision's
     data sets in lower case (`torch/oxford_iiit_pet`, `torch/flowers102`, `torch/food101`); `hfds/` and the name or the
     folder of a data set for Hugging Face's `datasets`; `wds/` for shards, see `Shards`; `` for a tree of class folders.
-    split: of the data set; classes with a training and a test part take any name but `train` for the latter.
+    split: of the data set; one with a training and a test part takes any name except `train` for the test part.
 
     Raises ValueError for a name that is unknown or cannot be read in any order, FileNotFoundError for missing files,
     and OSError for a download that fails.
@@ -144,4 +144,4 @@ class SafeCIFAR10(CIFAR10):
 
 
 class SafeCIFAR100(SafeCIFAR10, CIFAR100):
-    """CIFAR-100 with its fine labels, likewise."""
+    """CIFAR-100 with its fine labels, without executing its pickles."""

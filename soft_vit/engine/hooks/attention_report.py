@@ -20,7 +20,7 @@ class AttentionReportHook(Hook):
     """Validates once more with all attentions off, and draws where a token of each stage looks.
 
     num_images: pictures of the first validation images, `attention_<i>.png` in the run's folder; the token lies in the
-    middle of the shape or tile that is meant. For pyramids trained on `ShapesDataset`.
+    middle of the shape or of the asked tile. For pyramids trained on `ShapesDataset`.
     """
 
     def __init__(self, num_images: int = 4) -> None:

@@ -51,7 +51,9 @@ class _RemovingLater:
 
 @register(HOOKS)
 class SafeCheckpointHook(CheckpointHook):
-    """MMEngine's CheckpointHook, atomic: old files go after the next one is written; it takes the same arguments.
+    """MMEngine's CheckpointHook with atomic writing, and the same arguments.
+
+    Old files are removed after the next one is written.
 
     All ranks share the main one's buffers, such as BatchNorm's statistics, from the start and with each checkpoint. A
     checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for

@@ -14,10 +14,10 @@ _NAMED_CLASSES = 10
 
 
 def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
-    """Number the classes of a data set as `expected` does, where they go by the same names.
+    """Number the classes of a data set as `expected` does, if their names are the same.
 
-    owner: of the expected classes, as in "the training data". Raises ValueError for a class without a
-    counterpart, and for a data set that differs and cannot be numbered again.
+    owner: of the expected classes, as in "the training data". Raises ValueError for a class that `expected`
+    lacks, and for a data set in another order without the method `number_like`.
     """
     own, expected = (
         list(map(str, names)) for names in (getattr(dataset, "metainfo", {}).get("classes") or (), expected)
@@ -36,8 +36,8 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
 class RunChecksHook(Hook):
     """Checks that the model has at least as many classes as the training data.
 
-    Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for what
-    does not fit.
+    Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for too few
+    classes of the model, and what `match_classes` raises.
     """
 
     def before_train(self, runner: Runner) -> None:

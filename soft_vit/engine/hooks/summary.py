@@ -1,4 +1,4 @@
-"""Say at the start of a run what trains on what."""
+"""Log the data, the model, the schedule and the device at the start of a run."""
 
 import copy
 from typing import Any
@@ -75,7 +75,7 @@ class SummaryHook(Hook):
 
 
 def _flops(network: nn.Module | None, img_size: Any) -> list[str]:
-    """Return the FLOPs of an image in words; [] for another model than timm's, and one that shapes alone do not run."""
+    """Return the FLOPs of an image in words; [] unless the model is timm's and runs on the meta device."""
     if not hasattr(network, "pretrained_cfg") or img_size is None:
         return []
     height, width = to_2tuple(img_size)

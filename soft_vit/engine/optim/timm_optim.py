@@ -19,8 +19,8 @@ _OF_GROUPS = ("fallback_list", "fallback_no_weight_decay", "filter_bias_and_bn",
 class TimmOptimizers(Registry):
     """Registry of scope `timm`: an optimizer has `type="timm.NAME"`, with a name of `timm.optim.list_optimizers()`.
 
-    The other keys are arguments of timm's `create_optimizer_v2`, whose defaults apply, and `lookahead_NAME` wraps an
-    optimizer as there. torch's names, such as `AdamW`, stay torch's. A dotted path such as `timm.optim.Lion` is the
+    The other keys are arguments of timm's `create_optimizer_v2`, whose defaults apply. `lookahead_NAME` wraps an
+    optimizer as in timm. torch's names, such as `AdamW`, stay torch's. A dotted path such as `timm.optim.Lion` is the
     class itself, with its own defaults.
     """
 
@@ -60,7 +60,7 @@ class TimmLR(_ParamScheduler):
     sched: "cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt" or "constant". options: arguments of timm's
     `create_scheduler_v2`, whose defaults apply; its `num_epochs` follows from begin and end, which are by default those
     of the run. They count epochs, or iterations with by_epoch=False. `convert_to_iter_based=True` updates the rate with
-    every iteration, and keeps these units. Raises ValueError for what timm refuses.
+    every iteration, and keeps these units. Raises ValueError for arguments that timm refuses.
     """
 
     def __init__(

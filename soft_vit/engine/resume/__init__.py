@@ -1,1 +1,1 @@
-"""What makes a resumed run equal an uninterrupted one."""
+"""Resume a stopped run so that it equals an uninterrupted one."""

@@ -12,7 +12,7 @@ except ImportError:  # Windows
 
 @contextmanager
 def only_run_in(work_dir: str | Path) -> Iterator[None]:
-    """Hold the lock of a folder in the block. It ends with this process, however that ends.
+    """Hold the lock of a folder in the block. The system releases it if this process is killed.
 
     Raises ValueError if another process holds it. Windows and file systems without locks are not protected.
     """

@@ -43,7 +43,7 @@ def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
 def _seed_step(runner: Runner) -> None:
     """Seed the step that comes next, for drop path, mixup and whatever else draws random numbers.
 
-    Its batch is loaded by then: what loading it in this process drew changes nothing.
+    Its batch is loaded before, so random numbers that loading drew in this process change nothing.
     """
     seed_step(run_seed(runner), runner.rank, runner.iter)
 

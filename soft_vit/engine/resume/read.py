@@ -77,7 +77,7 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
 
 
 def _cache_name(address: str) -> str:
-    """A name that no other address has; its end is that of the address, as far as it can be a file's."""
+    """Return a file name that is unique to an address, and ends like it."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", urlsplit(address).path.rsplit("/", 1)[-1])[-100:]
     suffix = "" if name.endswith(SUFFIXES) else ".pth"
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}{suffix}"
@@ -105,8 +105,8 @@ def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
     """Return the intact checkpoint that training wrote last in a folder, or None; report and skip damaged ones.
 
     The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
-    usable note it is the highest iteration. A folder without a checkpoint is left for the one that the note names,
-    which is the `out_dir` of the hook.
+    usable note it is the highest iteration. If the folder has no checkpoint, the folder in the note
+    is searched, which is the `out_dir` of the hook.
     """
     folder = Path(work_dir)
     note = folder / "last_checkpoint"
