@@ -85,7 +85,7 @@ def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("attentions", nargs="*", default=sorted(ATTENTIONS), metavar="ATTENTION", help="(default: all)")
     parser.add_argument("--size", choices=["pico", "tiny", "small", "base"], default="tiny", help="(default: tiny)")
-    parser.add_argument("--vit", action="store_true", help="in isotropic models such as soft_vit_tiny_patch16")
+    parser.add_argument("--vit", action="store_true", help="compare in ViTs such as soft_vit_tiny_patch16")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")

@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("data_root", nargs="?", metavar="DATA_ROOT", help="folder with train/")
     what.add_argument("--generate", type=int, metavar="N", help="measure on N generated JPEGs instead")
-    parser.add_argument("--config", default="configs/soft_tiny.py", help="of the training data")
+    parser.add_argument("--config", default="configs/soft_tiny.py", help="config of the training data")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2], help="numbers of processes (default: 0 2)")
     parser.add_argument("--batch-size", type=int, default=32, help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="(default: %(default)s)")

@@ -116,7 +116,8 @@ def create_variant(name: str, img_size: tuple[int, int] | None = None, **kwargs:
         raise ValueError(f"variants must be among {', '.join(VARIANTS)}, got {min(unknown)} in {name}.")
     model = timm.create_model(model_name, **kwargs)
     if img_size is not None and hasattr(model, "set_input_size"):
-        model.set_input_size(img_size)
+        # By the argument, Swin keeps its windows; by set_input_size, they would grow with the image.
+        model = timm.create_model(model_name, img_size=img_size, **kwargs)
     for variant in variants:
         model = VARIANTS[variant](model)
     return model

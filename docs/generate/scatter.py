@@ -19,7 +19,7 @@ COLOURS = {
 """Of each kind of model, in light and dark schemes."""
 WIDTH, HEIGHT, LEFT, TOP = 900, 580, 60, 50
 """Of a panel, and its margins."""
-LETTER, LINE = 6.2, 12
+LETTER, LINE = 6.5, 12
 """Width and height of a label's letters, in pixels."""
 
 
@@ -37,11 +37,12 @@ def short(name: str) -> str:
 
 def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, float]]:
     """Return where the label of each point (x, y, words) begins: near it, and on little of the others."""
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y, _ in points]
-    found = []
-    for x, y, words in points:
-        wide = LETTER * len(words)
-        places = []
+    dots = [(x - 7, y - 7, x + 7, y + 7) for x, y, _ in points]
+    found: dict[int, tuple[float, float, tuple[float, ...]]] = {}
+    # Each label is placed again once the others have their places.
+    for i, (x, y, words) in 4 * [*enumerate(points)]:
+        wide, places = LETTER * len(words), []
+        taken = dots + [box for j, (_, _, box) in found.items() if j != i]
         for across, up in product((7, -wide - 7, -wide / 2, 16, -wide - 16), (4, -9, 18, -21, 30, -33, 42, -45, 54)):
             left, base = x + across, y + up
             box = left, base - LINE + 2, left + wide, base + 2
@@ -52,10 +53,8 @@ def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, flo
             )
             is_outside = left < LEFT or left + wide > WIDTH
             places.append((overlap + 1e4 * is_outside + abs(up - 4) / 2, left, base, box))
-        _, left, base, box = min(places, key=lambda place: place[0])
-        taken.append(box)
-        found.append((left, base))
-    return found
+        found[i] = min(places, key=lambda place: place[0])[1:]
+    return [found[i][:2] for i in range(len(points))]
 
 
 def _panel(top: float, title: str, rates: Mapping[str, float], models: Mapping[str, Published]) -> str:
