@@ -4,7 +4,7 @@ gym            compare attentions on generated tasks
 claims         check claims of the field
 softmax        find softmax in each stage of each model
 timm           find softmax in every architecture of timm
-linearise      linearise frozen ViTs without labels, and measure what remains of them
+linearise      linearise frozen ViTs without labels, and measure what they keep
 """
 
 import os

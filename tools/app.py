@@ -1,4 +1,4 @@
-"""Serve a web page that shows a model's prediction for an image, where a token attends, and shares.
+"""Serve a web page that shows what two models predict for an image, and where each of its tokens looks.
 
 python tools/app.py
 python tools/app.py --model soft_tiny --checkpoint FILE

@@ -3,7 +3,7 @@
 python tools/linearise.py --teacher vit_small_patch14_dinov2.lvd142m --kind linear --images photos --out DIR
 torchrun --nproc_per_node 8 tools/linearise.py --teacher NAME --kind linear --images photos --out DIR --bf16
 
-A stopped command continues where it was if it is run again.
+A stopped run continues if its command is run again.
 """
 
 import os
@@ -30,22 +30,22 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = ArgumentParser(__doc__)
     add = parser.add_argument
-    add("--teacher", required=True, metavar="NAME", help="a ViT of timm, or a folder of its or of transformers'")
+    add("--teacher", required=True, metavar="NAME", help="a ViT of timm, or a folder that timm or transformers saved")
     add("--kind", required=True, help="an attention, such as linear")
     add("--images", required=True, metavar="FOLDER", help="a folder, a TAR or a ZIP of images")
-    add("--out", required=True, metavar="DIR", help="for weights, report and the state of the run")
-    add("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="of the attention")
+    add("--out", required=True, metavar="DIR", help="folder for weights, report and state")
+    add("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="options of the attention")
     add("--blocks", nargs="+", type=int, metavar="N", help="blocks to change (default: all)")
     add("--keep-softmax", type=int, default=0, metavar="K", help="blocks that keep softmax, chosen by error")
     what = "the last steps take larger ones in turn (default: 224)"
     add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
-    add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="of all phases, or of each (default: 3000)")
-    add("--batch-size", type=int, default=16, metavar="N", help="images of a step in each process")
+    add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="in total, or of each phase (default: 3000)")
+    add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
     what = "of the first phase, and of the others (default: 1e-3 3e-4)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
     add("--intermediate", nargs="+", type=int, default=[], metavar="N", help="blocks whose tokens are learned too")
     add("--bf16", action="store_true", help="autocast in bfloat16")
-    add("--seed", type=int, default=0, metavar="N", help="of weights, order and crops")
+    add("--seed", type=int, default=0, metavar="N", help="seed of weights, order and crops")
     add("--workers", type=int, default=2, metavar="N", help="processes that read images")
     add_device_option(parser)
     args = parser.parse_args(argv)

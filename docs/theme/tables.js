@@ -61,8 +61,8 @@ function makeFilterable(table) {
 
 for (const table of document.querySelectorAll(".md-typeset table:not([class])")) {
   const [count, columns] = [table.tBodies[0].rows.length, table.tHead.rows[0].cells.length];
-  // The header of a long table stays in sight in a frame that scrolls.
-  if (count >= LONG) table.closest(".md-typeset__scrollwrap")?.classList.add("long-table");
+  // The header of a long table stays in sight in a frame that scrolls, which the theme may add later.
+  table.toggleAttribute("data-long", count >= LONG);
   if (columns >= WIDE) document.querySelector(".md-main__inner").classList.add("wide-page");
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   // A table without names of columns tells facts of one thing.

@@ -1,4 +1,4 @@
-"""Linearise frozen ViTs without labels or heads, and measure what remains of them.
+"""Linearise frozen ViTs without labels or heads, and measure what they keep.
 
 python -m studies linearise --tasks two_hop --kinds linear performer none --seeds 3 --out linearised
 
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), metavar="KIND", help=f"(default: {' '.join(KINDS)})")
     parser.add_argument("--variants", nargs="+", default=["plain"], choices=list(VARIANTS), help="(default: plain)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
-    parser.add_argument("--steps", type=int, nargs=2, default=[400, 1200], metavar="N", help="(default: 400 1200)")
+    parser.add_argument("--steps", type=int, nargs=2, default=[400, 1200], metavar="N", help="by phase (400 1200)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")
     args = parser.parse_args(argv)
