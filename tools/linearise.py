@@ -37,11 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="options of the attention")
     add("--blocks", nargs="+", type=int, metavar="N", help="blocks to change (default: all)")
     add("--keep-softmax", type=int, default=0, metavar="K", help="blocks that keep softmax, chosen by error")
-    what = "the last steps take larger ones in turn (default: 224)"
+    what = "sides of images; the last steps take the larger ones (default: 224)"
     add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
-    add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="in total, or of each phase (default: 3000)")
+    add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="steps in total or by phase (default: 3000)")
     add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
-    what = "of the first phase, and of the others (default: 1e-3 3e-4)"
+    what = "rates of the first phase and of the others (default: 1e-3 3e-4)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
     add("--intermediate", nargs="+", type=int, default=[], metavar="N", help="blocks whose tokens are learned too")
     add("--bf16", action="store_true", help="autocast in bfloat16")

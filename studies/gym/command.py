@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes")
-    parser.add_argument("--out", type=Path, default=Path("gym"), help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("gym"), help="folder of the runs (default: gym)")
     parser.add_argument("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
     args = parser.parse_args(argv)
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
