@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossing_cell, crossings
@@ -16,7 +16,8 @@ from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, choose_attention, shipped_table
 from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
-from studies.gym.report import read_cells
+from studies.gym import TASKS
+from studies.gym.report import Score, read_cells, scores
 
 WINS = f"""`N, ...` is the [break-even length](glossary.md): the number of tokens above which an attention takes less
 time, or less memory of training, than fused softmax attention. Ranges are from quartiles. Measured for heads of 32
@@ -24,12 +25,12 @@ channels ([the atlas](atlas.md)): {measured_with()}. """
 HEAD_DIM = 32
 
 
-def gym_scores(path: Path) -> dict[str, dict[str, tuple[float, ...]]]:
-    """Return accuracies in percent, one per seed, by attention and task, from a table of the gym's runs."""
-    scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
-    for (task, kind), rows in read_cells(path.read_text()).items():
-        scores[kind][task] = tuple(100 * float(row["accuracy"]) for row in rows)
-    return scores
+def gym_scores(path: Path) -> dict[str, dict[str, Score]]:
+    """Return scores by attention and task, from a table of the gym's runs."""
+    found: dict[str, dict[str, Score]] = defaultdict(dict)
+    for (task, kind), score in scores(read_cells(path.read_text())).items():
+        found[kind][task] = score
+    return found
 
 
 def gym_means(path: Path) -> str:
@@ -37,12 +38,10 @@ def gym_means(path: Path) -> str:
 
     Scores are means over the tasks that all of them have.
     """
-    scores = {kind: of_kind for kind, of_kind in gym_scores(path).items() if len(of_kind) >= 5}
-    tasks = set.intersection(*(set(of_kind) for of_kind in scores.values()))
-    means = {
-        kind: statistics.mean(statistics.mean(of_kind[task]) for task in tasks) for kind, of_kind in scores.items()
-    }
-    return csv_table(["kind", "score"], [[kind, f"{mean:.1f}"] for kind, mean in means.items()])
+    found = {kind: of_kind for kind, of_kind in gym_scores(path).items() if len(of_kind) >= 5}
+    tasks = set.intersection(*(set(of_kind) for of_kind in found.values()))
+    means = {kind: statistics.mean(of_kind[task].mean for task in tasks) for kind, of_kind in found.items()}
+    return csv_table(["kind", "score"], [[kind, f"{100 * mean:.1f}"] for kind, mean in means.items()])
 
 
 def choices_table() -> str:
@@ -60,23 +59,18 @@ def choices_table() -> str:
 
 def kinds_page(gym: Path, atlas: Table) -> str:
     """Return the tables and sections in Markdown, from a CSV file of the gym's runs and a table of the atlas."""
-    scores, found = gym_scores(gym), crossings(atlas.rows, HEAD_DIM)
-    tasks = list(dict.fromkeys(task for of_kind in scores.values() for task in of_kind))
+    learned, found = gym_scores(gym), crossings(atlas.rows, HEAD_DIM)
     rows = []
     for kind, cls in ATTENTIONS.items():
-        means = [_mean(scores[kind].get(task, ())) for task in tasks]
+        means = [f"{100 * learned[kind][task].mean:.1f}" if task in learned[kind] else "" for task in TASKS]
         wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES]
         rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
-    overview = markdown_table(["kind", "cost", *tasks, *(f"N, {what}" for what in QUANTITIES)], rows)
-    sections = [_section(kind, scores[kind], found) for kind in ATTENTIONS]
+    overview = markdown_table(["kind", "cost", *TASKS, *(f"N, {what}" for what in QUANTITIES)], rows)
+    sections = [_section(kind, learned[kind], found) for kind in ATTENTIONS]
     return "\n".join([f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
 
 
-def _mean(accuracies: Sequence[float]) -> str:
-    return f"{statistics.mean(accuracies):.1f}" if accuracies else ""
-
-
-def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tuple[str, str], Crossing]) -> str:
+def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, str], Crossing]) -> str:
     cls = ATTENTIONS[kind]
     module = inspect.getmodule(cls)
     assert module is not None
@@ -91,7 +85,7 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tu
         "causal": causal,
         "other sizes of maps": size,
         "options": options,
-        "gym": ", ".join(_score(task, accuracies) for task, accuracies in scores.items()) or "not measured",
+        "gym": ", ".join(_score(task, learned[task]) for task in TASKS if task in learned) or "not measured",
     }
     wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
     if wins:
@@ -104,9 +98,8 @@ def _section(kind: str, scores: Mapping[str, Sequence[float]], found: Mapping[tu
     return f"## {kind}\n{first} [Source]({source})\n\n{about}\n\n{table}\n"
 
 
-def _score(task: str, accuracies: Sequence[float]) -> str:
-    spread = f" ± {statistics.stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
-    return f"{task} {statistics.mean(accuracies):.1f}{spread}"
+def _score(task: str, score: Score) -> str:
+    return f"{task} {100 * score.mean:.1f} ± {100 * score.deviation:.1f}"
 
 
 def linked(text: str) -> str:
