@@ -81,7 +81,7 @@ def _panel(top: float, title: str, rates: Mapping[str, float], models: Mapping[s
     points = [(across(rates[name]), up(models[name].top1), short(name)) for name in names]
     for name, (x, y, words), (left, base) in zip(names, points, _places(points), strict=True):
         if abs(base - y) > 2 * LINE:
-            # A line leads to a label that is not beside its point.
+            # A line leads to a label that is not next to its point.
             near = min(max(x, left), left + LETTER * len(words))
             parts.append(f'<path class="thin" d="M{x:.1f} {y:.1f} L{near:.1f} {base - LINE / 3:.1f}"/>')
         parts += [dot(x, y, models[name].kind), text(round(left, 1), round(base, 1), words, "s")]

@@ -91,7 +91,7 @@ def resolve(
 ) -> Config:
     """Return the config that runs, from a file, options, shared values, flags and this machine.
 
-    config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as of
+    config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as in
     `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` is ignored then. say: receives a
     sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.

@@ -21,7 +21,7 @@ from soft_vit.registry import DATASETS, register
 class ImageTree(ReadingDataset):
     """A tree of class folders, also in a TAR or ZIP, or a folder with a list of labels; with a pipeline.
 
-    data_root, split, classes: as of `soft_vit.data.images.find_images`. multi_label: images have any number of classes,
+    data_root, split, classes: see `soft_vit.data.images.find_images`. multi_label: images have any number of classes,
     which a list names, see `find_multi_label_images`. val_fraction: the share of the images of each class to hold out,
     in [0, 1), drawn with a fixed seed; held_out: use these images instead of the others.
 
@@ -87,7 +87,7 @@ class ImageTree(ReadingDataset):
 class TimmDataset(ReadingDataset):
     """A data set by the name that timm gives it, with a pipeline.
 
-    name, split, download: as of `soft_vit.engine.data.named.find_named_images`. data_root: the folder of its files.
+    name, split, download: see `soft_vit.engine.data.named.find_named_images`. data_root: the folder of its files.
     classes: their names, where the data set has none. A sample enters the pipeline as one of `ImageTree`.
     """
 

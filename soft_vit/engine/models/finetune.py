@@ -29,7 +29,7 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
 
 
 def noted_cfg(source: str) -> Mapping[str, Any]:
-    """Return what weights note of their images: entries of timm's pretrained_cfg. source: as of `load_from`."""
+    """Return what weights note about their images: entries of timm's pretrained_cfg. source: as for `load_from`."""
     if source.startswith(TIMM_PREFIX):
         return pretrained_cfg_of(source.removeprefix(TIMM_PREFIX))
     if "://" in source:
