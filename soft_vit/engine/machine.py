@@ -30,7 +30,8 @@ def fit_processes(cfg: Config, launcher: str) -> None:
     if launcher == "none" or torch.cuda.is_available():
         return
     if launcher != "pytorch" or "RANK" not in os.environ:
-        raise ValueError(f"CPU processes must be started by torchrun with --launcher pytorch, got {launcher}.")
+        command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
+        raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
     # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}

@@ -256,6 +256,8 @@ def load_predictor(
         raise ValueError(f"--cfg-options must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
         raise ValueError(f"--checkpoint must be given with --config {config}.")
+    if shared.get("topk", 1) < 1:
+        raise ValueError(f"topk must be at least 1, got {shared['topk']}.")
     shared["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
     require_device(shared["device"])
     if model is not None:

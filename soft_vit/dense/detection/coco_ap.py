@@ -10,6 +10,7 @@ from faster_coco_eval import COCO, COCOeval_faster
 from mmengine.evaluator import BaseMetric
 
 from soft_vit.data.coco_masks import encode_masks
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import METRICS, register
 from soft_vit.weights.files import write_atomically
 
@@ -25,7 +26,7 @@ class CocoAP(BaseMetric):
     those of COCO on the tested images.
 
     kinds: "bbox" for boxes, "segm" for masks. out: start of the paths `<out>.bbox.json` and `<out>.segm.json`, which
-    get the detections in COCO's result format.
+    get the detections in COCO's result format. Raises ValueError for another kind.
     """
 
     default_prefix = "coco"
@@ -34,6 +35,8 @@ class CocoAP(BaseMetric):
         super().__init__(**kwargs)
         self.kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         self.out = out
+        for kind in self.kinds:
+            check_choice("kinds", kind, ("bbox", "segm"))
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:

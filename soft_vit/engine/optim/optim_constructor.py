@@ -31,6 +31,8 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         super().__init__(optim_wrapper_cfg, None)
         options = dict(paramwise_cfg or {})
         self.layer_decay = options.pop("layer_decay", None)
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}.")
         self.fallback = {key: options.pop(key) for key in _FALLBACK if key in options}
         if options:
             keys = ", ".join(("layer_decay", *_FALLBACK))

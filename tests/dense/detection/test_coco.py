@@ -234,3 +234,5 @@ def test_an_image_without_detections_and_a_class_that_the_data_has_not():
     assert set(score().values()) == {0.0, -1.0}
     with pytest.raises(ValueError, match=r"num_classes must be 1.*class 1"):
         score(1)
+    with pytest.raises(ValueError, match="box"):
+        CocoAP("box")

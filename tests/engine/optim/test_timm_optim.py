@@ -279,6 +279,7 @@ def test_others_get_the_optimizers_learning_rate(layer_decay):
     )
 
 
-def test_unknown_key():
-    with pytest.raises(ValueError, match="bias"):
-        build_optim_constructor(timm_model("soft_pico"), bias_decay_mult=0.0)
+@pytest.mark.parametrize("options", [{"bias_decay_mult": 0.0}, {"layer_decay": 1.5}, {"layer_decay": 0}])
+def test_other_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        build_optim_constructor(timm_model("soft_pico"), **options)
