@@ -16,6 +16,7 @@ from importlib import import_module
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 from soft_vit.cli import command_line
+from soft_vit.ops.numerics import check_choice
 
 MODULES = {
     "gym": "studies.gym.command",
@@ -32,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if study in ("-h", "--help"):
         print(__doc__)
         return
-    if study not in MODULES:
-        raise ValueError(f"STUDY must be one of {', '.join(MODULES)}, got {study}.")
-    import_module(MODULES[study]).main(rest)
+    import_module(MODULES[check_choice("STUDY", study, tuple(MODULES))]).main(rest)
 
 
 if __name__ == "__main__":

@@ -54,12 +54,7 @@ def write_torch_export(source: ExportModel, path: Path, any_size: bool = False) 
 def open_torch_export(path: Path) -> Run:
     """Return a file of `write_torch_export` as a function."""
     module = torch.export.load(path).module()
-
-    def run(images: Tensor) -> list[Tensor]:
-        with torch.no_grad():
-            return as_list(module(images))
-
-    return run
+    return torch.no_grad()(lambda images: as_list(module(images)))
 
 
 def as_list(outputs: Tensor | tuple[Tensor, ...]) -> list[Tensor]:

@@ -91,10 +91,8 @@ def check_drop(full: Path, int8: Path, source: ExportModel, max_drop: float) -> 
         run = open_onnx(path)
         chosen.append(torch.cat([run(batch)[0].argmax(1) for batch in images.split(BATCH)]))
     agreement = 100 * (chosen[0] == chosen[1]).float().mean().item()
-    loss, result = (
-        100 - agreement,
-        f"both predict the same class for {agreement:.1f} % of {TEST_IMAGES} generated images",
-    )
+    loss = 100 - agreement
+    result = f"both predict the same class for {agreement:.1f} % of {TEST_IMAGES} generated images"
     if tuple(source.classes) == tuple(CLASSES):
         before, after = (100 * (each == labels).float().mean().item() for each in chosen)
         loss, result = before - after, f"top-1 is {before:.1f} % in float32 and {after:.1f} % in int8; {result}"

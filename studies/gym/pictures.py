@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from studies.gym.task import NOT_ASKED, Batch, Task, square_side
+from studies.gym.task import NOT_ASKED, Batch, Task, square_map
 
 
 def patches(images: np.ndarray, side: int) -> np.ndarray:
@@ -38,8 +38,7 @@ class FarPair(Task):
     num_features = PATCH * PATCH
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 4) -> None:
-        side = square_side(num_tokens, 3)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 3)
         rng = np.random.default_rng(0)
         self.drawings = (rng.random((difficulty, 6, 6)) < 0.5).astype(np.float32)
 
@@ -84,8 +83,7 @@ class Pathfinder(Task):
     MAX_WALKS = 200
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
-        side = square_side(num_tokens, 8)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 8)
         self.num_curves = difficulty
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:

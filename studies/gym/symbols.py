@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from studies.gym.task import NOT_ASKED, Batch, Task, one_hot, shuffled, square_side
+from studies.gym.task import NOT_ASKED, Batch, Task, one_hot, shuffled, square_map
 
 
 class Recall(Task):
@@ -22,8 +22,7 @@ class Recall(Task):
     num_classes = 8
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 8) -> None:
-        side = square_side(num_tokens, 2)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 2)
         self.num_pairs = difficulty
         self.num_keys = 2 * difficulty
         self.num_features = self.num_keys + self.num_classes
@@ -54,8 +53,7 @@ class Mirror(Task):
     num_classes = 2
 
     def __init__(self, num_tokens: int = 16, difficulty: int = 8) -> None:
-        side = square_side(num_tokens, 2, multiple=2)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 2, multiple=2)
         self.num_features = difficulty
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -84,8 +82,7 @@ class Rank(Task):
     num_features = 1
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 2.0) -> None:
-        side = square_side(num_tokens, 2)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 2)
         self.spread = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:
@@ -117,8 +114,7 @@ class Maze(Task):
     num_features = 3
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 0.5) -> None:
-        side = square_side(num_tokens, 4)
-        self.feat_size = (side, side)
+        self.feat_size = square_map(num_tokens, 4)
         self.walls = difficulty
 
     def hints(self, batch: Batch) -> np.ndarray:

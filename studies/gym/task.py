@@ -73,13 +73,13 @@ class Task:
         raise NotImplementedError
 
 
-def square_side(num_tokens: int, least: int, multiple: int = 1) -> int:
-    """Return the side of a square map. Raise ValueError unless it is a multiple of `multiple` and at least `least`."""
+def square_map(num_tokens: int, least: int, multiple: int = 1) -> tuple[int, int]:
+    """Return a square map (H, W). Raise ValueError unless its side is a multiple of `multiple`, at least `least`."""
     side = round(num_tokens**0.5)
     if side * side != num_tokens or side < least or side % multiple:
         even = " of an even number" if multiple == 2 else ""
         raise ValueError(f"num_tokens must be a square{even}, at least {least**2}, got {num_tokens}.")
-    return side
+    return side, side
 
 
 def one_hot(values: np.ndarray, count: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from soft_vit.data.demo.drawing import CLASSES, Picture, check_size, tight_box
+from soft_vit.ops.numerics import check_choice
 
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
 """The first index of each split."""
@@ -102,9 +103,8 @@ class ShapeImages(Sequence):
         size: int | tuple[int, int] = 64,
         scene: str = "shape",
     ) -> None:
-        for name, value, known in (("scene", scene, SCENES), ("split", split, SPLITS)):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}.")
+        check_choice("scene", scene, tuple(SCENES))
+        check_choice("split", split, tuple(SPLITS))
         check_size(size)
         self.length, self.split, self.seed, self.size = length, split, seed, size
         self.draw, self.classes = SCENES[scene]

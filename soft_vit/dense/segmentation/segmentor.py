@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 
 # The axis of each direction of a flip.
@@ -171,8 +172,7 @@ def _test_options(
     flip: bool | str | Sequence[str] = False,
 ) -> dict[str, Any]:
     """Return the options of a test in one form; stride: by default crop_size."""
-    if mode not in ("whole", "slide"):
-        raise ValueError(f'test_cfg.mode must be "whole" or "slide", got {mode!r}.')
+    check_choice("test_cfg.mode", mode, ("whole", "slide"))
     crop = to_2tuple(crop_size)
     step = to_2tuple(stride or crop)
     if step[0] > crop[0] or step[1] > crop[1]:

@@ -52,8 +52,12 @@ class WeightsHook(Hook):
             if of_timm:
                 # Refuses notes of another model with equal parameter names.
                 filter_weights(unwrap_state_dict(checkpoint), network)
+        elif isinstance(runner._train_loop, BaseLoop) and of_timm:
+            checkpoint["state_dict"], sentences = fit_weights(checkpoint, network, classes=_classes(runner))
+            for sentence in sentences:
+                runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
         elif isinstance(runner._train_loop, BaseLoop):
-            self._begin(runner, checkpoint, network if of_timm else None)
+            require_match(runner, checkpoint, exact=False)
         else:
             for name, (trained, tested) in changed_options(checkpoint, runner.cfg).items():
                 runner.logger.warning(f"model.{name} was {trained!r} in training, now {tested!r} (None: the default).")
@@ -63,15 +67,6 @@ class WeightsHook(Hook):
                 # Renames released weights, and resamples those of another grid.
                 checkpoint["state_dict"] = filter_weights(unwrap_state_dict(checkpoint), network)
             require_match(runner, checkpoint)
-
-    def _begin(self, runner: Runner, checkpoint: dict, network: nn.Module | None) -> None:
-        if network is None:
-            require_match(runner, checkpoint, exact=False)
-            return
-        weights, sentences = fit_weights(checkpoint, network, classes=_classes(runner))
-        for sentence in sentences:
-            runner.logger.info(f"Weights of {runner.cfg.get('load_from')}: {sentence}")
-        checkpoint["state_dict"] = weights
 
     def before_test(self, runner: Runner) -> None:
         classifier = unwrapped(runner.model)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from soft_vit.engine.models.classifier import TimmProgressClassifier
 from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import fit_weights
 from soft_vit.weights.read import notes_of
@@ -118,8 +119,6 @@ class DistillClassifier(TimmProgressClassifier):
         tau: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        if distillation not in ("hard", "soft"):
-            raise ValueError(f"distillation must be hard or soft, got {distillation!r}.")
         super().__init__(*args, **kwargs)
         if hasattr(self.model, "set_distilled_training"):
             self.model.set_distilled_training()
@@ -127,7 +126,7 @@ class DistillClassifier(TimmProgressClassifier):
         # Built when training begins, because a test does not need it; in a list, because a submodule's weights would be
         # in every checkpoint.
         self._built: list[Teacher] = []
-        self.distillation = distillation
+        self.distillation = check_choice("distillation", distillation, ("hard", "soft"))
         self.alpha = alpha
         self.tau = tau
 

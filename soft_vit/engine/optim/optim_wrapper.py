@@ -12,6 +12,7 @@ from mmengine.optim import OptimWrapper
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import OPTIM_WRAPPERS, register
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,11 +47,9 @@ class SafeOptimWrapper(OptimWrapper):
         max_skipped: int = 10,
         **kwargs: Any,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
         dynamic = loss_scale == "dynamic"
         super().__init__(*args, **kwargs)
-        self.dtype = _DTYPES[dtype]
+        self.dtype = _DTYPES[check_choice("dtype", dtype, tuple(_DTYPES))]
         self.max_skipped = max_skipped
         self.skipped, self._skipped_in_a_row = 0, 0
         self.stepped = False
