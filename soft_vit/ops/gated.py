@@ -6,10 +6,10 @@ The state of a head decays by a gate of each feature before a token is added, an
     S_t = exp(a_t) S_(t-1) + k_t v_t^T,   out_t = q_t^T S_t / sqrt(M)
 
 once from the first token to the last, and once back with other gates. N steps become sums over pairs of tokens in
-chunks, pairs of chunks in groups, and pairs of groups. Every exponent is a sum of log gates, never a difference of
-longer sums, which would round away weak gates beside strong ones.
+blocks, pairs of halves of larger blocks, and states that chunks pass on. Every exponent is a sum of log gates, never a
+difference of longer sums, which would round away weak gates beside strong ones.
 
-Letters: B batch, H heads, X = B * H, N tokens, M features, D channels of a value; G chunks of L tokens.
+Letters: B batch, H heads, X = B * H, N tokens, M features, D channels of a value; G blocks or chunks of L tokens.
 """
 
 import math
@@ -18,13 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision, is_eager
 
-CHUNK, HALF = 16, 8
+BLOCK, CHUNK = 8, 64
 GROUP = 16
 # The strongest log gate: exp(-19) is below fp32's relative precision. Seven of them, half on either side of a centre,
 # leave exponents of at most 66.5; fp32 ends at 88.
 STRONGEST = 19.0
+
+Halves = tuple[Tensor, Tensor]
 
 
 def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor) -> Tensor:
@@ -37,26 +39,54 @@ def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor
     with full_precision(q):
         B, H, N, M = q.shape
         gates = [gate.clamp(min=-STRONGEST) for gate in (forward_gate, backward_gate)]
-        q, k, v, *gates = (_padded(at_least_float32(x).flatten(0, 1), CHUNK) for x in (q * M**-0.5, k, v, *gates))
-        tables = _chunk_tables(q)
-        ahead, back = (_decays(table, gate) for table, gate in zip(tables, gates, strict=True))
-        of_q, of_k, read, write = (torch.cat(pair, dim=-1) for pair in zip(ahead[:4], back[:4], strict=True))
-        # Tokens of one half of a chunk see each other by exponents from a centre: both factors are moderate.
-        q_near, k_near = torch.cat([q, q], dim=-1) * of_q, torch.cat([k, k], dim=-1) * of_k
-        # They see the other half by exponents from the border: both factors are at most 1.
-        q_far, k_far = q * torch.cat([back[4], ahead[4]], dim=2), k * torch.cat([ahead[5], back[5]], dim=2)
-        t = torch.arange(CHUNK, device=q.device)
-        apart, before = (t[:, None] < HALF) != (t < HALF), t[:, None] < t
-        pairs = (q_far @ k_far.mT).masked_fill(~apart, 0)
-        for q_one, k_one, unseen in zip(q_near.chunk(2, -1), k_near.chunk(2, -1), (before, before.mT), strict=True):
-            pairs = pairs + (q_one @ k_one.mT).masked_fill(apart | unseen, 0)
-        # From the centre to the ends of the chunk.
-        q_near, k_near = (
-            (x.unflatten(2, (2, HALF)) * factor[:, :, :, None]).flatten(2, 3)
-            for x, factor in ((q_near, read), (k_near, write))
-        )
-        states = _states(torch.cat([gate.sum(2) for gate in gates], dim=-1), k_near.mT @ v)
-        return _first(pairs @ v + q_near @ states, N).unflatten(0, (B, H))
+        q, k, v, *gates = (at_least_float32(x).flatten(0, 1) for x in (q * M**-0.5, k, v, *gates))
+        tokens = [_padded(x, CHUNK).flatten(1, 2).contiguous() for x in (q, k, v, *gates)]
+        half = BLOCK
+        if is_eager(*gates) and q.device.type == "cpu" and q.numel():
+            # Reading a value costs nothing here. Weak gates leave exponents of at most 40 in larger blocks, too.
+            strongest = -min(gate.min().item() for gate in gates)
+            while half < CHUNK and (2 * half - 1) * strongest <= 80:
+                half *= 2
+        out = _within(*(x.unflatten(1, (-1, half)) for x in tokens))
+        while half < CHUNK:
+            out = out + _across(*(x.unflatten(1, (-1, 2, half)).unbind(2) for x in tokens))
+            half *= 2
+        q, k, v, ahead, back = (x.unflatten(1, (-1, CHUNK)) for x in tokens)
+        read, give = _counted(ahead)
+        q = torch.cat([_decayed(q, ahead, read), _decayed(q, back, read.mT)], dim=-1)
+        k = torch.cat([_decayed(k, ahead, give.mT), _decayed(k, back, give)], dim=-1)
+        states = _states(torch.cat([ahead.sum(2), back.sum(2)], dim=-1), k.mT @ v)
+        return _first(out.unflatten(1, (-1, CHUNK)) + q @ states, N).unflatten(0, (B, H))
+
+
+def _counted(gate: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which log gates `[.., L, M]` decay what tokens read from before the first, and what they give to it."""
+    t = torch.arange(gate.shape[2], device=gate.device)
+    return (t <= t[:, None]).to(gate), (t < t[:, None]).to(gate)
+
+
+def _decayed(x: Tensor, gate: Tensor, counted: Tensor) -> Tensor:
+    """Return x `[X, G, L, M]` times the exponential of the sums of log gates that are counted, `[L, L]`."""
+    return x * (counted @ gate).exp()
+
+
+def _within(q: Tensor, k: Tensor, v: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
+    """Return what tokens of blocks `[X, G, L, ..]` read from their own block, `[X, G * L, D]`."""
+    # Exponents from a centre, the mean of those up to the first and the last token: both factors are moderate. The gate
+    # of the first token decays nothing inside of a block.
+    centred = F.pad(_counted(ahead)[0][:, 1:] - 0.5, (1, 0))
+    ahead, back = centred @ ahead, centred.flip(0, 1) @ back
+    pairs = ((q * ahead.exp()) @ (k * (-ahead).exp()).mT).tril() + ((q * back.exp()) @ (k * (-back).exp()).mT).triu()
+    return (pairs @ v).flatten(1, 2)
+
+
+def _across(q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves) -> Tensor:
+    """Return what tokens of halves `[X, G, L, ..]` read from the other half of their block, `[X, G * 2 * L, D]`."""
+    # Exponents from the border of the halves: both factors are at most 1.
+    read, give = _counted(ahead[0])
+    second = _decayed(q[1], ahead[1], read) @ _decayed(k[0], ahead[0], give.mT).mT @ v[0]
+    first = _decayed(q[0], back[0], read.mT) @ _decayed(k[1], back[1], give).mT @ v[1]
+    return torch.stack([first, second], dim=2).flatten(1, 3)
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
@@ -76,32 +106,6 @@ def _first(x: Tensor, count: int) -> Tensor:
     # By indices in a graph for any size, which a slice would restrict.
     exporting = torch.compiler.is_exporting()
     return x.index_select(1, torch.arange(count, device=x.device)) if exporting else x[:, :count]
-
-
-def _chunk_tables(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for both directions, which log gates of a chunk `[.., L]` each exponent of `_decays` sums up."""
-    i = torch.arange(CHUNK, device=like.device)
-    t, half = i[:, None], torch.arange(2, device=like.device)[:, None]
-    first, own = i % HALF == 0, i // HALF
-    # The centre is the mean of the sums up to the first and the last token of a half.
-    near = ((t // HALF == own) & ~first & (i <= t)).to(like) - ((t // HALF == own) & (i > t)).to(like)
-    centre = (own == half) & ~first
-    read = ((own < half) | ((own == half) & first)).to(like) + centre / 2
-    write = (own > half).to(like) + centre / 2
-    q_far, k_far = (i >= HALF) & (i <= t), (i < HALF) & (i > t)
-    parts = [near / 2, -near / 2, read, write, q_far[HALF:].to(like), k_far[:HALF].to(like)]
-    # Backwards, both tokens and gates are in the reverse order.
-    return torch.cat(parts), torch.cat([part.flip(0, 1) for part in parts])
-
-
-def _decays(table: Tensor, gate: Tensor) -> tuple[Tensor, ...]:
-    """Return factors of queries, keys and states, for gates `[X, G, L, M]` of one direction.
-
-    Of queries and of keys from the centre of their half, `[X, G, L, M]` each; of the two centres from the state before
-    the chunk, and of the state behind it from them, `[X, G, 2, M]` each; of queries and of keys from the border of the
-    halves, `[X, G, L / 2, M]` each.
-    """
-    return (table @ gate).exp().split([CHUNK, CHUNK, 2, 2, HALF, HALF], dim=2)
 
 
 def _states(gate: Tensor, update: Tensor, depth: int = 2) -> Tensor:

@@ -122,7 +122,9 @@ def inputs_gated(N: int, strength: str = "trained", dtype: torch.dtype = torch.f
     tensors = [torch.randn(2, 3, N, width, generator=g) for width in (4, 4, 6)]
     for _ in range(2):
         logits = 4 * torch.randn(2, 3, N, 4, generator=g)
-        if strength == "half at -2000":
+        if strength == "strong":
+            logits = 8 * logits
+        elif strength == "half at -2000":
             logits = torch.where(torch.rand(logits.shape, generator=g) < 0.5, -2000.0, logits)
         elif strength == "runs":
             # Weak gates behind strong ones, whose sums must not round them away.
@@ -137,10 +139,12 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-# Chunks of 16 in groups: one token, a chunk and its neighbours, one group, and two levels of groups.
-@pytest.mark.parametrize("N", [1, 16, 17, 270])
-def test_equals_the_recurrence_with_all_gradients(N: int) -> None:
-    tensors = inputs_gated(N)
+# One token, a chunk of 64 and its neighbour, and several; blocks of 64 or, for strong gates, of 8.
+@pytest.mark.parametrize(
+    ("N", "strength"), [(1, "trained"), (64, "trained"), (65, "strong"), (150, "strong"), (270, "trained")]
+)
+def test_equals_the_recurrence_with_all_gradients(N: int, strength: str) -> None:
+    tensors = inputs_gated(N, strength)
     results = []
     for function in (gated_linear_attention, recurrence):
         y = function(*tensors)
@@ -153,7 +157,7 @@ def test_equals_the_recurrence_with_all_gradients(N: int) -> None:
 def test_many_chunks_and_few_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three levels of groups."""
     monkeypatch.setattr(gated, "GROUP", 3)
-    tensors = inputs_gated(170)
+    tensors = inputs_gated(650)
     assert relative(gated_linear_attention(*tensors), recurrence(*tensors)) <= 1e-12
 
 
