@@ -204,6 +204,8 @@ class Linearisation:
         self.blocks = sorted({block % count for block in (range(count) if self.blocks is None else self.blocks)})
         if not 0 <= self.keep_softmax < len(self.blocks):
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
+        if not all(-count <= block < count for block in self.plan.intermediates):
+            raise ValueError(f"intermediates must be from 0 to {count - 1}, got {self.plan.intermediates}.")
         if not list(self._attention_parameters()):
             self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
         names = ("kind", "blocks", "options", "keep_softmax")
@@ -224,7 +226,8 @@ class Linearisation:
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
         images `[B, 3, H, W]` on which errors are measured. checkpoint: the file that is written every save_every steps;
-        a run that stopped continues from it as if it had not. Raises ValueError for one of another run.
+        a run that stopped continues from it as if it had not. Raises ValueError for one of another run, and for
+        gradients that are not finite.
         """
         device = next(self.teacher.parameters()).device
         path = None if checkpoint is None else Path(checkpoint)
@@ -255,7 +258,9 @@ class Linearisation:
                     loss = losses(x, in_first)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
-                nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+                norm = nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+                if not norm.isfinite():
+                    raise ValueError(f"Gradients must be finite, got {norm} at step {self.step}; lower the lr.")
                 optimizer.step()
                 self.step += 1
                 bar.set_postfix_str(f"{x.shape[-1]} px, loss {loss.item():.3f}", refresh=False)

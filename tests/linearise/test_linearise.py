@@ -267,6 +267,7 @@ def test_mistakes(tmp_path: Path) -> None:
         (lambda: Linearisation(teacher(), "linear", Plan(sizes=(30,))), "patch size 8"),
         (lambda: Linearisation(teacher(), "lineal"), "linear"),
         (lambda: Linearisation(teacher(), "linear", keep_softmax=2), "keep_softmax"),
+        (lambda: Linearisation(teacher(), "linear", Plan(intermediates=(2,))), "intermediates"),
         (lambda: Linearisation(load_backbone(TIMM["DINOv3 of timm"][0], pretrained=False, depth=1), "hydra"), "hydra"),
         (lambda: UnlabelledImages(tmp_path / "empty", (0,) * 3, (1,) * 3), "empty"),
         (lambda: UnlabelledImages(tmp_path / "none", (0,) * 3, (1,) * 3), "none"),
@@ -276,6 +277,13 @@ def test_mistakes(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words) as caught:
             mistake()
         assert "\n" not in str(caught.value)
+
+
+def test_gradients_that_are_not_finite_end_the_run() -> None:
+    run, images = Linearisation(teacher(), "linear", Plan((1, 0, 0), (16,))), torch.zeros(2, 3, 16, 16)
+    with pytest.raises(ValueError, match="step 0"):
+        run.fit(lambda start: iter([images / 0]), images)
+    assert all(p.isfinite().all() for p in run.student.parameters())
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
