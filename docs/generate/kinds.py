@@ -85,7 +85,7 @@ def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, 
         "causal": causal,
         "other sizes of maps": size,
         "options": options,
-        "gym": ", ".join(_score(task, learned[task]) for task in TASKS if task in learned) or "not measured",
+        "gym": ", ".join(f"{task} {learned[task]}" for task in TASKS if task in learned) or "not measured",
     }
     wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
     if wins:
@@ -96,10 +96,6 @@ def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, 
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))
     first = linked((module.__doc__ or "").partition("\n")[0])
     return f"## {kind}\n{first} [Source]({source})\n\n{about}\n\n{table}\n"
-
-
-def _score(task: str, score: Score) -> str:
-    return f"{task} {100 * score.mean:.1f} ± {100 * score.deviation:.1f}"
 
 
 def linked(text: str) -> str:

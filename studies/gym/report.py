@@ -1,6 +1,7 @@
 """The report of a study, from its table of runs: scores, steps, and checks of its validity."""
 
 import csv
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,11 @@ class Score(NamedTuple):
 
     @property
     def squared_error(self) -> float:
-        return self.deviation**2 / self.count
+        return self.deviation**2 / self.count if self.count > 1 else math.inf
+
+    def __str__(self) -> str:
+        """Percent, with the deviation of several."""
+        return f"{100 * self.mean:.1f}" + f" ± {100 * self.deviation:.1f}" * (self.count > 1)
 
 
 Row = Mapping[str, str]
@@ -83,12 +88,11 @@ def task_name(task: str, options: Mapping[str, Any]) -> str:
 
 
 def read_cells(table: str) -> dict[tuple[str, str], list[Row]]:
-    """Return the runs of a table by `results_csv`, without cells that lack a seed."""
+    """Return the runs of a table by `results_csv`."""
     cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in csv.DictReader(table.splitlines()):
         cells[task_name(row["task"], _options(row)), row["kind"]].append(row)
-    seeds = max(map(len, cells.values()), default=0)
-    return {key: rows for key, rows in cells.items() if len(rows) == seeds}
+    return cells
 
 
 def scores(cells: Cells) -> dict[tuple[str, str], Score]:
@@ -130,8 +134,7 @@ def scores_table(found: Scores) -> str:
     def cell(key: tuple[str, str]) -> str:
         if key not in found:
             return ""
-        text = f"{100 * found[key].mean:.1f} ± {100 * found[key].deviation:.1f}"
-        return f"**{text}**" if key in bold else text
+        return f"**{found[key]}**" if key in bold else str(found[key])
 
     rows = [[kind, *(cell((task, kind)) for task in tasks), f"{100 * _mean(found, kind):.1f}"] for kind in kinds]
     return markdown_table(["attention", *tasks, "mean"], rows)
@@ -166,7 +169,7 @@ def validity_table(cells: Cells) -> str:
         if none is not None:
             error = (none.squared_error + ceiling.squared_error) ** 0.5
             off = abs(none.mean - ceiling.mean) / max(error, 1e-3)
-            none_cell = f"{100 * none.mean:.1f} ± {100 * none.deviation:.1f} ({off:.1f} standard errors off)"
+            none_cell = f"{none} ({off:.1f} standard errors off)"
         if softmax is not None:
             softmax_cell = f"{100 * softmax.mean:.1f} (+{100 * (softmax.mean - ceiling.mean):.1f})"
         rows.append([task, f"{100 * ceiling.mean:.1f}", none_cell, softmax_cell, _agreement(cells, task)])
@@ -174,9 +177,11 @@ def validity_table(cells: Cells) -> str:
 
 
 def _agreement(cells: Cells, task: str) -> str:
-    """Return Spearman's rank correlation of attentions, averaged over pairs of seeds."""
+    """Return Spearman's rank correlation of attentions with all seeds, averaged over pairs of seeds."""
+    seeds = max(map(len, cells.values()))
     last = [[float(row["accuracy"]) for row in rows] for (other, _), rows in cells.items() if other == task]
-    if len(last) < 3 or len(last[0]) < 2:
+    last = [accuracies for accuracies in last if len(accuracies) == seeds]
+    if len(last) < 3 or seeds < 2:
         return ""
     ranks = [_ranks(np.array(column)) for column in zip(*last, strict=True)]
     return f"{np.mean([np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]):.2f}"
@@ -211,9 +216,9 @@ def report(cells: Cells, head: str) -> str:
     seeds = max(map(len, cells.values()), default=0)
     sections = [
         head,
-        f"## Accuracy\nIn percent, mean ± standard deviation of {seeds} seeds. Bold: the best of a task, if it leads "
-        "by more than twice the standard error of the difference. `mean` is over the tasks that all types have. Empty "
-        f"cells were not measured.\n\n{scores_table(scores(cells))}",
+        f"## Accuracy\nIn percent, mean ± standard deviation of up to {seeds} seeds, without a deviation for one. "
+        "Bold: the best of a task, if it leads by more than twice the standard error of the difference. `mean` is over "
+        f"the tasks that all types have. Empty cells were not measured.\n\n{scores_table(scores(cells))}",
         f"## Steps until {REACHED:.0%} accuracy\nThe median of seeds; a dash where a seed does not get there.\n\n"
         f"{table(cells, median_steps)}",
         "## Points lost with attentions off\nThe rest is the work of single tokens and of convolutions next to the "
