@@ -75,6 +75,14 @@ def tokens(batch: int, count: int, dim: int = DIM, seed: int = 1, dtype: Any = t
     return torch.randn(batch, count, dim, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def randomize(model: nn.Module) -> Any:
+    """Draw weights with which attention is far from uniform."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+    return model
+
+
 def relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).detach().norm() / expected.detach().norm().clamp(min=1e-300))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_cases import relative_error
+from attention_cases import randomize, relative_error
 from torch import Tensor, nn
 
 import soft_vit
@@ -53,14 +53,6 @@ every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=marks(na
 def make(name: str) -> Any:
     torch.manual_seed(0)
     return randomize(MAKERS[name]().double().eval())
-
-
-def randomize(model: nn.Module) -> Any:
-    """Draw weights with which attention is far from uniform."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=module.in_features**-0.5)
-    return model
 
 
 def inputs(name: str) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from attention_cases import relative_error
+from attention_cases import randomize, relative_error
 from torch import Tensor, nn
 
 import soft_vit
@@ -156,14 +156,6 @@ def make(seed: int = 0, **options: Any) -> Any:
     small = dict(patch_size=4, embed_dim=24, depth=1, num_heads=3, num_classes=5, pos_embed_grid_size=(6, 6))
     model = timm.create_model("naflexvit_base_patch16_gap", **{**small, **options}).double().eval()
     return randomize(model)
-
-
-def randomize(model: nn.Module) -> Any:
-    """Draw weights with which attention is far from uniform."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=module.in_features**-0.5)
-    return model
 
 
 def batch(sizes: list[tuple[int, int]], seed: int = 0) -> dict[str, Tensor]:

@@ -117,57 +117,22 @@ def sizes(prefix: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in names)
 
 
-SMALL_PVT = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
-SMALL_SWIN = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1))
-SWIN_BUFFERS = ("relative_position_index", "attn_mask")
+PVT_STAGES = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
+SWIN_STAGES = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1), linear_blocks=(1, 1, 0, 0))
+PVT: dict[str, Any] = dict(small=PVT_STAGES, side=int.__floordiv__)
+SWIN: dict[str, Any] = dict(small=SWIN_STAGES, skipped=("relative_position_index", "attn_mask"))
+FOUR_PVT, FOUR_SWIN = ("tiny", "small", "medium", "large"), ("tiny", "small", "base", "base_384")
+INLINE_DEIT = dict(embed_dim=24, num_heads=3, depth=2)
 
 FAMILIES: dict[str, Family] = {
-    "inline_pvt": Family(
-        models=sizes("inline_pvt", "tiny", "small", "medium", "large"),
-        small=SMALL_PVT,
-        side=int.__floordiv__,
-        folder="inline",
-    ),
-    "inline_swin": Family(
-        models=sizes("inline_swin", "tiny", "small", "base", "base_384"),
-        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
-        skipped=SWIN_BUFFERS,
-        folder="inline",
-    ),
-    "inline_deit": Family(
-        models=sizes("inline_deit", "tiny", "small", "base"),
-        small=dict(embed_dim=24, num_heads=3, depth=2),
-        folder="inline",
-        staged=False,
-    ),
-    "pola_pvt": Family(
-        models=sizes("pola_pvt", "tiny", "small", "medium", "large"),
-        small=SMALL_PVT,
-        side=int.__floordiv__,
-        tolerance=2e-5,
-        folder="polaformer",
-    ),
-    "pola_swin": Family(
-        models=sizes("pola_swin", "tiny", "small", "base", "base_384"),
-        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
-        skipped=SWIN_BUFFERS,
-        folder="polaformer",
-    ),
-    "flatten_pvt": Family(
-        models=sizes("flatten_pvt", "tiny", "small", "medium", "large"),
-        small=SMALL_PVT,
-        side=int.__floordiv__,
-        folder="flatten",
-    ),
-    "flatten_pvt_v2": Family(
-        models=sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"), small=SMALL_PVT, folder="flatten"
-    ),
-    "flatten_swin": Family(
-        models=sizes("flatten_swin", "tiny", "small", "base", "base_384"),
-        small=dict(SMALL_SWIN, linear_blocks=(1, 1, 0, 0)),
-        skipped=SWIN_BUFFERS,
-        folder="flatten",
-    ),
+    "inline_pvt": Family(sizes("inline_pvt", *FOUR_PVT), **PVT, folder="inline"),
+    "inline_swin": Family(sizes("inline_swin", *FOUR_SWIN), **SWIN, folder="inline"),
+    "inline_deit": Family(sizes("inline_deit", "tiny", "small", "base"), INLINE_DEIT, folder="inline", staged=False),
+    "pola_pvt": Family(sizes("pola_pvt", *FOUR_PVT), **PVT, folder="polaformer", tolerance=2e-5),
+    "pola_swin": Family(sizes("pola_swin", *FOUR_SWIN), **SWIN, folder="polaformer"),
+    "flatten_pvt": Family(sizes("flatten_pvt", *FOUR_PVT), **PVT, folder="flatten"),
+    "flatten_pvt_v2": Family(sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"), PVT_STAGES, folder="flatten"),
+    "flatten_swin": Family(sizes("flatten_swin", *FOUR_SWIN), **SWIN, folder="flatten"),
     "mila": Family(
         models=("mlla_tiny", "mlla_small", "mlla_base"),
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
