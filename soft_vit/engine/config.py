@@ -349,6 +349,9 @@ def _choose_loop(cfg: Config) -> None:
     if by_epoch is not None and loop.get("type") in (None, "ExactEpochLoop", "ExactIterLoop"):
         loop["type"] = "ExactEpochLoop" if by_epoch else "ExactIterLoop"
         loop.pop("max_iters" if by_epoch else "max_epochs", None)
+    lengths = {"ExactEpochLoop": "max_epochs", "ExactIterLoop": "max_iters"}
+    if (length := lengths.get(type_name(loop))) and (other := {"max_epochs", "max_iters"} & loop.keys() - {length}):
+        raise ValueError(f"train_cfg.{other.pop()} must be train_cfg.{length} for {type_name(loop)}.")
 
 
 def _complete_hooks(cfg: Config) -> None:

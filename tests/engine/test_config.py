@@ -111,6 +111,8 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
         (RETINANET, "num_classes", 8),
         # Cannot be merged.
         (DEMO, "param_scheduler.5.end", 3),
+        (DEMO, "train_cfg.max_iters", 3),
+        (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3),
     ],
 )
 def test_option_that_changes_nothing(config, option, value):
