@@ -25,8 +25,9 @@ def ensure_writable(path: str | Path) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}); give another path.") from error
-    if path.is_dir():
-        raise ValueError(f"path must be that of a file, got the folder {path}.")
+    if path.exists() and not path.is_file():
+        # Renaming a file to /dev/null would replace the device.
+        raise ValueError(f"path must be that of a file, got {path}, a folder or a device.")
 
 
 def write_atomically(path: str | Path, data: bytes) -> None:

@@ -187,7 +187,7 @@ def test_replaces_and_creates_folders_with_usual_permissions(tmp_path):
     assert path.stat().st_mode == plain.stat().st_mode
 
 
-@pytest.mark.parametrize("path", ["file/rows.csv", "/proc/rows.csv", "folder"])
+@pytest.mark.parametrize("path", ["file/rows.csv", "/proc/rows.csv", "/dev/null", "folder"])
 def test_what_cannot_be_written(tmp_path, path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
