@@ -22,7 +22,7 @@ Attend = TypeVar("Attend", bound=Callable[..., Tensor])
 MIN_TOKENS = 2048
 # Bytes of q of the heads that are computed together, so that intermediates stay in a core's cache of 1 to 2 MiB.
 HEAD_CHUNK_BYTES = 512 << 10
-# Bytes of the first tensor of the tokens that are computed together.
+# Bytes of the first tensor of the tokens that are computed together; in training, where a part takes more calls, twice.
 TOKEN_CHUNK_BYTES = 256 << 10
 
 Arguments = Sequence[Tensor | None]
@@ -309,8 +309,8 @@ def _first(tokens: Tokens) -> Tensor:
 
 def _spans(x: Tensor, chunk_size: int = 1) -> Iterator[slice]:
     """Yield spans of the tokens of x `[B, H, N, D]`, in whole chunks."""
-    B, H, N, D = x.shape
-    length = chunk_size * max(1, TOKEN_CHUNK_BYTES // (chunk_size * B * H * D * x.element_size()))
+    N, size = x.shape[2], TOKEN_CHUNK_BYTES * (2 if torch.is_grad_enabled() else 1)
+    length = chunk_size * max(1, size * N // (chunk_size * x.nbytes))
     return (slice(start, start + length) for start in range(0, N, length))
 
 
