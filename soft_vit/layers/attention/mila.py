@@ -75,7 +75,7 @@ class MilaAttention(Attention):
 
         def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
             q = elu_features(q)
-            return (turned(q, cos, sin) @ kv / (q @ k_mean + FLOOR)).to(dtype)
+            return (turned(q, cos, sin) @ kv * (q @ k_mean + FLOOR).reciprocal()).to(dtype)
 
         return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
 

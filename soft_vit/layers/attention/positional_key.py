@@ -24,7 +24,7 @@ def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layo
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:
     """Return `x / softplus(scale)`, at least fp32."""
     with full_precision(x):
-        return at_least_float32(x) / F.softplus(at_least_float32(scale))
+        return at_least_float32(x) * F.softplus(at_least_float32(scale)).reciprocal()
 
 
 class PositionalKeyAttention(SelfAttention):

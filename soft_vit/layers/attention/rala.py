@@ -47,7 +47,7 @@ class RALAttention(GatedRotaryAttention):
 
         def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
             q = elu_features(q)
-            return (rotate(q, cos, sin) @ kv / (q @ k_mean + 1e-6)).to(dtype)
+            return (rotate(q, cos, sin) @ kv * (q @ k_mean + 1e-6).reciprocal()).to(dtype)
 
         (total,) = sum_over_tokens(features, (q, mask))
         query = total / count * q.shape[-1] ** -0.5
