@@ -25,15 +25,14 @@ EPS = 1e-6
 def log_powers(x: Tensor, power: Tensor) -> Tensor:
     """Return `p log|x|` for `p = 1 + 4 sigmoid(power)`, at least fp32; finite also where x is zero."""
     x = at_least_float32(x).abs()
-    return x.clamp(min=torch.finfo(x.dtype).tiny).log() * (1 + ALPHA * power.sigmoid())
+    return (x + torch.finfo(x.dtype).tiny).log() * (1 + ALPHA * power.sigmoid())
 
 
 def polar_features(x: Tensor, log_size: Tensor) -> Tensor:
     """Return `exp(log_size)` of `[B, H, P + N, D]` where x is positive, then where it is negative: `[..., 2 D]`."""
     # Not copysign, which ONNX lacks.
-    signed = log_size.exp() * x.sign()
-    positive = signed.relu()
-    return torch.cat([positive, positive - signed], dim=-1)
+    signed = log_size.exp() * x.detach().sign()
+    return torch.cat([signed, -signed], dim=-1).relu_()
 
 
 def halved(v: Tensor) -> Tensor:
@@ -91,7 +90,7 @@ class PolaFormerAttention(PositionalKeyAttention):
             x = polar_features(q, sizes - largest) @ state
             weighted, total = x[..., :-2].unflatten(3, (2, -1)), x[..., -2:] + EPS * (-largest - k_largest).exp()
             # As tokens, which the projection takes.
-            return (weighted / total[..., None]).transpose(1, 2).flatten(2, 3).transpose(1, 2).to(dtype)
+            return (weighted * total.reciprocal()[..., None]).transpose(1, 2).flatten(2, 3).transpose(1, 2).to(dtype)
 
         kv, mean = sum_over_tokens(state, (k, v), (power,))
         return map_tokens(read, (q,), (power, kv, mean))
