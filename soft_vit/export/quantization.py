@@ -32,7 +32,8 @@ def quantize(full: Path, target: Path, source: ExportModel) -> str:
     model = onnx.load(prepared)
     prepared.unlink()
     drop_expansions(model.graph)
-    chosen = weighted_nodes(model.graph)
+    weights = {weight.name for weight in model.graph.initializer}
+    chosen = [node.name for node in model.graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
     images, _ = shape_images("train", CALIBRATION_IMAGES, source)
     batches = iter([{model.graph.input[0].name: batch.numpy()} for batch in images.split(BATCH)])
     quantize_static(
@@ -64,12 +65,6 @@ def drop_expansions(graph: Any) -> None:
     for node in nodes:
         if node.output[0] not in used:
             graph.node.remove(node)
-
-
-def weighted_nodes(graph: Any) -> list[str]:
-    """Return the names of the products of an ONNX graph with a weight as a factor."""
-    weights = {weight.name for weight in graph.initializer}
-    return [node.name for node in graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
 
 
 def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Tensor, torch.Tensor]:

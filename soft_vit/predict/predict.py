@@ -79,6 +79,8 @@ def predict_files(
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
     for a folder that cannot be written.
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)

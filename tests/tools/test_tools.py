@@ -256,7 +256,11 @@ CASES = {
     ],
     "make_shapes": [(". --task ade", "empty folder")],
     "plot_logs": [("nowhere", "nowhere"), ("file --out .", "folder")],
-    "predict": [("*.gif --model test_vit", "*.gif"), ("photo.png --model test_vit --out photo.png", "photo.png")],
+    "predict": [
+        ("*.gif --model test_vit", "*.gif"),
+        ("photo.png --model test_vit --out photo.png", "photo.png"),
+        ("photo.png --model test_vit --batch-size -1", "got -1"),
+    ],
     "publish_checkpoint": [(f"none.pth {PUBLISH}", "none.pth"), (f"file {PUBLISH} --metric x", "NAME=VALUE")],
     "studies gym": [("--tasks mirror recall --num-tokens 16 25", "got 25"), ("--no-train --out file/gym", "file/gym")],
     "studies linearise": [("--kinds sofd", "sofd"), ("--no-train --out file/study", "file cannot be used")],
