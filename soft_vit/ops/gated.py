@@ -29,64 +29,80 @@ STRONGEST = 19.0
 Halves = tuple[Tensor, Tensor]
 
 
-def gated_linear_attention(q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor) -> Tensor:
+def gated_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, scale: float | None = None
+) -> Tensor:
     """Return what all tokens read from the states of both directions, their sum, in time and memory linear in N.
 
     q, k: `[B, H, N, M]`; v: `[B, H, N, D]`; gates: logarithms `[B, H, N, M]`, at most 0. A token is part of both states
-    that it reads. Tokens with k = v = 0 and gates of 0 do not change other tokens. The result `[B, H, N, D]` and
-    everything inside is at least fp32.
+    that it reads. Tokens with k = v = 0 and gates of 0 do not change other tokens. scale: factor of the queries, by
+    default `1 / sqrt(M)`. The result `[B, H, N, D]` and everything inside is at least fp32.
     """
     with full_precision(q):
         B, H, N, M = q.shape
-        gates = [gate.clamp(min=-STRONGEST) for gate in (forward_gate, backward_gate)]
-        q, k, v, *gates = (at_least_float32(x).flatten(0, 1) for x in (q * M**-0.5, k, v, *gates))
-        tokens = [_padded(x, CHUNK).flatten(1, 2).contiguous() for x in (q, k, v, *gates)]
-        half = BLOCK
-        if is_eager(*gates) and q.device.type == "cpu" and q.numel():
-            # Reading a value costs nothing here. Weak gates leave exponents of at most 40 in larger blocks, too.
-            strongest = -min(gate.min().item() for gate in gates)
-            while half < CHUNK and (2 * half - 1) * strongest <= 80:
-                half *= 2
-        out = _within(*(x.unflatten(1, (-1, half)) for x in tokens))
-        while half < CHUNK:
-            out = out + _across(*(x.unflatten(1, (-1, 2, half)).unbind(2) for x in tokens))
-            half *= 2
-        q, k, v, ahead, back = (x.unflatten(1, (-1, CHUNK)) for x in tokens)
-        read, give = _counted(ahead)
-        q = torch.cat([_decayed(q, ahead, read), _decayed(q, back, read.mT)], dim=-1)
-        k = torch.cat([_decayed(k, ahead, give.mT), _decayed(k, back, give)], dim=-1)
-        states = _states(torch.cat([ahead.sum(2), back.sum(2)], dim=-1), k.mT @ v)
+        gates: tuple[Tensor, ...] = (forward_gate, backward_gate)
+        q, size = q * (M**-0.5 if scale is None else scale), BLOCK
+        # Where reading a value costs nothing. Weak gates leave exponents of at most 40 in larger blocks, too.
+        known = is_eager(*gates) and q.device.type == "cpu" and q.numel() > 0
+        strongest = -min(gate.min().item() for gate in gates) if known else math.inf
+        while size < CHUNK and (2 * size - 1) * strongest <= 80:
+            size *= 2
+        if strongest > STRONGEST:
+            gates = tuple(gate.clamp(min=-STRONGEST) for gate in gates)
+        parts = (at_least_float32(x).flatten(0, 1) for x in (q, k, v, *gates))
+        tokens = [_padded(x, CHUNK).flatten(1, 2).contiguous() for x in parts]
+        q, k, v, ahead, back = (x.unflatten(1, (-1, size)) for x in tokens)
+        i = torch.arange(size, device=q.device)
+        later = (i > i[:, None]).to(ahead)
+        near_ahead, read_ahead, give_ahead, sum_ahead = _decays(ahead, later)
+        near_back, read_back, give_back, sum_back = _decays(back, later.mT)
+        # Both factors are moderate.
+        q_ahead, k_ahead = q * near_ahead.exp(), k * (-near_ahead).exp()
+        q_back, k_back = q * near_back.exp(), k * (-near_back).exp()
+        pairs = torch.where(later > 0, q_back @ k_back.mT, q_ahead @ k_ahead.mT)
+        # Both directions see the token itself.
+        out = (pairs * (1 + torch.eye(size, device=q.device, dtype=q.dtype)) @ v).flatten(1, 2)
+        while size < CHUNK:
+            out = out + _across(*(x.unflatten(1, (-1, 2, size)).unbind(2) for x in tokens))
+            size *= 2
+        q = torch.cat([q_ahead * read_ahead, q_back * read_back], dim=-1)
+        k = torch.cat([k_ahead * give_ahead, k_back * give_back], dim=-1)
+        q, k, v = (x.flatten(1, 2).unflatten(1, (-1, CHUNK)) for x in (q, k, v))
+        states = _states(torch.cat([sum_ahead, sum_back], dim=-1), k.mT @ v)
         return _first(out.unflatten(1, (-1, CHUNK)) + q @ states, N).unflatten(0, (B, H))
 
 
-def _counted(gate: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which log gates `[.., L, M]` decay what tokens read from before the first, and what they give to it."""
-    t = torch.arange(gate.shape[2], device=gate.device)
-    return (t <= t[:, None]).to(gate), (t < t[:, None]).to(gate)
+def _decays(gate: Tensor, later: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return how log gates `[X, G, L, M]` of one direction decay what is read and given in blocks.
 
+    later `[L, L]`: which tokens (columns) are behind others (rows) in this direction.
 
-def _decayed(x: Tensor, gate: Tensor, counted: Tensor) -> Tensor:
-    """Return x `[X, G, L, M]` times the exponential of the sums of log gates that are counted, `[L, L]`."""
-    return x * (counted @ gate).exp()
-
-
-def _within(q: Tensor, k: Tensor, v: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
-    """Return what tokens of blocks `[X, G, L, ..]` read from their own block, `[X, G * L, D]`."""
-    # Exponents from a centre, the mean of those up to the first and the last token: both factors are moderate. The gate
-    # of the first token decays nothing inside of a block.
-    centred = F.pad(_counted(ahead)[0][:, 1:] - 0.5, (1, 0))
-    ahead, back = centred @ ahead, centred.flip(0, 1) @ back
-    pairs = ((q * ahead.exp()) @ (k * (-ahead).exp()).mT).tril() + ((q * back.exp()) @ (k * (-back).exp()).mT).triu()
-    return (pairs @ v).flatten(1, 2)
+    Exponents from the centre of a block, the mean of the sums up to its first and its last token, to each token, `[X,
+    G, L, M]`; factors from before the chunk to the centre, and from it to behind the chunk, `[X, G, 1, M]`; the sums of
+    chunks.
+    """
+    # The gate of the first token decays nothing inside of a block.
+    inside = later.amax(0)
+    to_centre, to_end = (torch.stack([1 - inside / 2, inside / 2]) @ gate).unbind(2)
+    sums = gate.sum(2).unflatten(1, (-1, CHUNK // len(later)))
+    behind = later[: sums.shape[2], : sums.shape[2]]
+    read, give = (behind.mT @ sums).flatten(1, 2) + to_centre, (behind @ sums).flatten(1, 2) + to_end
+    return (0.5 - later) * inside @ gate, read.exp()[:, :, None], give.exp()[:, :, None], sums.sum(2)
 
 
 def _across(q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves) -> Tensor:
     """Return what tokens of halves `[X, G, L, ..]` read from the other half of their block, `[X, G * 2 * L, D]`."""
     # Exponents from the border of the halves: both factors are at most 1.
-    read, give = _counted(ahead[0])
-    second = _decayed(q[1], ahead[1], read) @ _decayed(k[0], ahead[0], give.mT).mT @ v[0]
-    first = _decayed(q[0], back[0], read.mT) @ _decayed(k[1], back[1], give).mT @ v[1]
+    i = torch.arange(q[0].shape[2], device=q[0].device)
+    upto, before = (i <= i[:, None]).to(q[0]), (i < i[:, None]).to(q[0])
+    second = _decayed(q[1], ahead[1], upto) @ _decayed(k[0], ahead[0], before.mT).mT @ v[0]
+    first = _decayed(q[0], back[0], upto.mT) @ _decayed(k[1], back[1], before).mT @ v[1]
     return torch.stack([first, second], dim=2).flatten(1, 3)
+
+
+def _decayed(x: Tensor, gate: Tensor, counted: Tensor) -> Tensor:
+    """Return x `[X, G, L, M]` times the exponential of the sums of log gates that are counted, `[L, L]`."""
+    return x * (counted @ gate).exp()
 
 
 def _padded(x: Tensor, size: int) -> Tensor:
