@@ -53,8 +53,6 @@ def run(args: argparse.Namespace) -> Report:
         pairs.append(operators_table(measure(steps, direction, sizes, args.rounds, args.device, steps)))
     # Ratios are within each pair.
     table = "\n".join([pairs[0], *(pair.split("\n", 2)[2] for pair in pairs[1:])])
-    words = (
-        f"{args.images} images of {low} to {high} tokens, {args.shape[0]} heads of {args.shape[1]}, float32. N: all "
-    )
-    words += "tokens. Memory is the peak beyond the inputs."
+    words = f"{args.images} images of {low} to {high} tokens, {args.shape[0]} heads of {args.shape[1]}, float32. "
+    words += "N: all tokens. Memory is the peak beyond the inputs."
     return Report("Packed against padded", words, [table])

@@ -52,8 +52,7 @@ def gated_linear_attention(
         parts = (at_least_float32(x).flatten(0, 1) for x in (q, k, v, *gates))
         tokens = [_padded(x, CHUNK).flatten(1, 2).contiguous() for x in parts]
         q, k, v, ahead, back = (x.unflatten(1, (-1, size)) for x in tokens)
-        i = torch.arange(size, device=q.device)
-        later = (i > i[:, None]).to(ahead)
+        later = ahead.new_ones(size, size).triu(1)
         near_ahead, read_ahead, give_ahead, sum_ahead = _decays(ahead, later)
         near_back, read_back, give_back, sum_back = _decays(back, later.mT)
         # Both factors are moderate.
@@ -93,10 +92,9 @@ def _decays(gate: Tensor, later: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
 def _across(q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves) -> Tensor:
     """Return what tokens of halves `[X, G, L, ..]` read from the other half of their block, `[X, G * 2 * L, D]`."""
     # Exponents from the border of the halves: both factors are at most 1.
-    i = torch.arange(q[0].shape[2], device=q[0].device)
-    upto, before = (i <= i[:, None]).to(q[0]), (i < i[:, None]).to(q[0])
-    second = _decayed(q[1], ahead[1], upto) @ _decayed(k[0], ahead[0], before.mT).mT @ v[0]
-    first = _decayed(q[0], back[0], upto.mT) @ _decayed(k[1], back[1], before).mT @ v[1]
+    pairs = q[0].new_ones(q[0].shape[2], q[0].shape[2])
+    second = _decayed(q[1], ahead[1], pairs.tril()) @ _decayed(k[0], ahead[0], pairs.triu(1)).mT @ v[0]
+    first = _decayed(q[0], back[0], pairs.triu()) @ _decayed(k[1], back[1], pairs.tril(-1)).mT @ v[1]
     return torch.stack([first, second], dim=2).flatten(1, 3)
 
 
