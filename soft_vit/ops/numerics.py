@@ -45,13 +45,10 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
 
 
 def in_transform() -> bool:
-    """Return whether a transform of torch.func (vmap, grad, jvp), forward-mode differentiation or a trace is active.
+    """Return whether a transform of torch.func (vmap, grad, jvp) or forward-mode differentiation is active.
 
-    Gradients written by hand support none of them, so operators are then expressions that torch differentiates. A trace
-    is that of torch.jit, which TensorBoard's `add_graph` makes.
+    Gradients written by hand support neither, so operators are then expressions that torch differentiates.
     """
-    if torch.jit.is_tracing():
-        return True
     return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 

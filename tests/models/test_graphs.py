@@ -96,16 +96,6 @@ def test_features_of_a_graph_equal_those_of_the_model(name, options):
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("gradients", [True, False])
-def test_trace(gradients, tmp_path):
-    """As TensorBoard's add_graph does; a saved trace holds operations of torch alone."""
-    model, x = timm.create_model("soft_pico", **SHALLOW).eval(), images()
-    with torch.set_grad_enabled(gradients):
-        torch.jit.trace(model, x).save(tmp_path / "trace.pt")
-        torch.testing.assert_close(torch.jit.load(tmp_path / "trace.pt")(x), model(x))
-
-
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ["soft_pico", "local_pyramid_pico"])
 def test_gradients_of_every_image_by_vmap(name):

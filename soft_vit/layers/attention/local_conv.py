@@ -8,7 +8,6 @@ from soft_vit.layers.attention.base import at_least, depthwise_conv, grid_maps, 
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import in_transform
 
 
 def local_conv(
@@ -43,7 +42,7 @@ def local_result(v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
         of_channels = maps.unflatten(1, (num_heads, -1)).transpose(1, 2)
         maps = conv(of_channels.flatten(0, 1)).unflatten(0, of_channels.shape[:2]).transpose(1, 2).flatten(1, 2)
     else:
-        if torch.is_grad_enabled() and v.device.type == "cpu" and not in_transform():
+        if torch.is_grad_enabled() and v.device.type == "cpu":
             # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than both.
             maps = channels_last(maps)
         weight = conv.weight.repeat_interleave(v.shape[3], dim=0)
