@@ -40,6 +40,8 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
             if kind == BASE or kind in kinds:
                 colour, width = ("black", 2.6) if kind == BASE else (f"C{kinds.index(kind)}", 1.6)
                 style = {"color": colour, "lw": width, "marker": "o", "ms": 3, "zorder": 3, "label": kind}
+                # There are ten colours.
+                style["ls"] = "--" if kind in kinds[10:] else "-"
             if kind != "none":
                 axes.loglog(*zip(*points, strict=True), **style)
         axes.set_title(group, fontsize=11)
