@@ -55,7 +55,7 @@ def gated_linear_attention(
         later = ahead.new_ones(size, size).triu(1)
         near_ahead, read_ahead, give_ahead, sum_ahead = _decays(ahead, later)
         near_back, read_back, give_back, sum_back = _decays(back, later.mT)
-        # Both factors are moderate.
+        # Exponents from the centre of a block: both factors are moderate.
         q_ahead, k_ahead = q * near_ahead.exp(), k * (-near_ahead).exp()
         q_back, k_back = q * near_back.exp(), k * (-near_back).exp()
         pairs = torch.where(later > 0, q_back @ k_back.mT, q_ahead @ k_ahead.mT)
