@@ -19,6 +19,7 @@ from benchmarks.timer import MODES, Timing, measure, numbered
 from soft_vit.cli import add_img_size_option
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
+from soft_vit.weights import load_index
 
 # Side of the square matrices whose product has the peak rate, and its name among the steps.
 PEAK_SIDE = 2048
@@ -155,12 +156,12 @@ def models_table(timings: Sequence[Timing], memory: bool = False) -> str:
 
 
 def published_names(most: float, size: tuple[int, int]) -> list[str]:
-    """Return the models with a published accuracy, at most this many parameters, and no objection to the size (H, W).
+    """Return the models with a published accuracy or recorded weights, of at most this many parameters.
 
-    Those of SOFT have `+capped`.
+    Those that refuse the size (H, W) are left out. Those of SOFT have `+capped`.
     """
     names = []
-    for name in published():
+    for name in dict.fromkeys([*published(), *(entry.model for entry in load_index())]):
         parameters = timm.create_model(name, device="meta").parameters()
         if sum(parameter.numel() for parameter in parameters) <= most:
             label = name + "+capped" * name.startswith("soft_")
@@ -176,7 +177,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
     what.add_argument(
-        "--published", type=float, metavar="M", help="models with a published accuracy, up to M million parameters"
+        "--published", type=float, metavar="M", help="all with an accuracy or weights, up to M million parameters"
     )
     parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add_img_size_option(parser, default=(224, 224))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossing_cell, crossings
 from benchmarks.atlas.groups import measured_with
-from benchmarks.atlas.table import Table
+from benchmarks.atlas.table import UNSTABLE, Table, read_table
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, choose_attention, shipped_table
+from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, SHIPPED, choose_attention, shipped_table
 from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
 from studies.gym import TASKS
 from studies.gym.report import Score, read_cells, scores
@@ -47,12 +47,15 @@ def gym_means(path: Path) -> str:
 def choices_table() -> str:
     """Return a Markdown table of what `choose_attention` recommends by number of tokens, and of the fastest type."""
     rows, measured = [], MIXES_ALL & {kind for kind, *_ in shipped_table().figures}
-    for tokens, training in itertools.product((196, 784, 3136, 12544, 50176), (False, True)):
-        side = math.isqrt(tokens)
-        found = [choose_attention(tokens, training=training, kinds=kinds) for kinds in (None, measured)]
-        cells = [f"`{of.kind}`, {float(f'{1e3 * of.seconds:.2g}'):g} ms, {of.score:.0f} %" for of in found]
-        sizes = [f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}"]
-        rows.append([f"{tokens:,}", *sizes, "training" if training else "inference", *cells])
+    atlas = [row for row in read_table(SHIPPED).rows if row.head_dim == HEAD_DIM]
+    stars = {(row.kind, row.mode, row.tokens): "*" for row in atlas if row.note == UNSTABLE}
+    for tokens, mode in itertools.product((196, 784, 3136, 12544, 50176), ("inference", "training")):
+        side, cells = math.isqrt(tokens), []
+        for kinds in (None, measured):
+            kind, _, seconds, *_, score, _ = choose_attention(tokens, training=mode == "training", kinds=kinds)
+            star = stars.get((kind, mode, tokens), "")
+            cells.append(f"`{kind}`, {float(f'{1e3 * seconds:.2g}'):g}{star} ms, {score:.0f} %")
+        rows.append([f"{tokens:,}", f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}", mode, *cells])
     header = ["tokens", "image, ViT / 16", "image, pyramid", "pass", "recommended", "fastest"]
     return markdown_table(header, rows)
 

@@ -33,17 +33,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS, STUDIES = ROOT / "benchmarks" / "results", ROOT / "studies" / "results"
 GYM = STUDIES / "gym" / "results.csv"
 ENTRIES = load_index()
-SPEEDS = {
-    size: RESULTS / f"published_{size.replace(' ', '')}_cpu.csv" for size in ("224 x 224", "512 x 512", "800 x 1333")
-}
-README_MODELS = (
-    "soft_tiny",
-    "care_s2",
-    "mlla_tiny",
-    "pvt_v2_b1",
-    "deit_small_patch16_224",
-    "swin_tiny_patch4_window7_224",
-)
+SIZES = ("224 x 224", "512 x 512", "800 x 1333")
+SPEEDS = {size: RESULTS / f"published_{size.replace(' ', '')}_cpu.csv" for size in SIZES}
+SHOWN = ("soft_tiny", "care_s2", "mlla_tiny", "pvt_v2_b1", "deit_small_patch16_224", "swin_tiny_patch4_window7_224")
+"""The models of the table in README."""
 
 
 def counts() -> dict[str, dict[str, str]]:
@@ -69,14 +62,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/kinds.md": lambda: head("docs/kinds.md", "`N, ") + kinds_page(GYM, read_table(SHIPPED)),
     "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
     "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
-    "docs/images/scatter.svg": lambda: scatter(
-        {size: SPEEDS[size] for size in ("224 x 224", "800 x 1333")}, published()
-    ),
+    "docs/images/scatter.svg": lambda: scatter({size: SPEEDS[size] for size in SIZES[::2]}, published()),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "README.md": lambda: [speed_table(README_MODELS, SPEEDS, published())],
+    "README.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
     "checkpoints/README.md": lambda: [readme_table(ENTRIES)],
     "docs/anywhere.md": lambda: [kinds_table()],
     "docs/choose.md": lambda: [choices_table()],

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from benchmarks.atlas.table import steadiness
 from benchmarks.published import Published
+from benchmarks.timer import Spread
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
 
@@ -23,11 +25,18 @@ LETTER, LINE = 6.5, 12
 """Width and height of a label's letters, in pixels."""
 
 
-def read_rates(path: Path) -> dict[str, float]:
+def read_rates(path: Path) -> dict[str, Spread]:
     """Return the images per second of inference by model, of a CSV file of `python -m benchmarks models`."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["mode"] == "inference" and row["median"]]
-    return {row["model"].removesuffix("+capped"): float(row["median"]) for row in rows}
+    return {
+        row["model"].removesuffix("+capped"): Spread(*(float(row[name]) for name in Spread._fields)) for row in rows
+    }
+
+
+def rate_cell(rate: Spread | None) -> str:
+    """Return a rate to three digits, with a star if it is unstable; nothing for None."""
+    return f"{rate.median:.3g}{'*' * bool(steadiness(rate))}" if rate else ""
 
 
 def short(name: str) -> str:
@@ -57,9 +66,10 @@ def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, flo
     return [found[i][:2] for i in range(len(points))]
 
 
-def _panel(top: float, title: str, rates: Mapping[str, float], models: Mapping[str, Published]) -> str:
+def _panel(top: float, title: str, spreads: Mapping[str, Spread], models: Mapping[str, Published]) -> str:
     """Draw accuracy against the logarithm of images per second."""
-    names = [name for name in rates if name in models]
+    rates = {name: spread.median for name, spread in spreads.items() if name in models}
+    names = list(rates)
     slowest, fastest = (math.log10(pick(rates[name] for name in names)) for pick in (min, max))
     lowest, highest = (pick(models[name].top1 for name in names) for pick in (min, max))
     floor = top + HEIGHT - 40
@@ -105,11 +115,7 @@ def speed_table(names: Sequence[str], files: Mapping[str, Path], models: Mapping
     """Return a Markdown table of images per second, with a column for each file by its header."""
     rates = [read_rates(path) for path in files.values()]
     rows = [
-        [
-            f"`{short(name)}`",
-            f"{models[name].top1:.1f}",
-            *(f"{rate[name]:.3g}" if name in rate else "" for rate in rates),
-        ]
+        [f"`{short(name)}`", f"{models[name].top1:.1f}", *(rate_cell(rate.get(name)) for rate in rates)]
         for name in names
     ]
     return markdown_table(["model", "published top-1 %", *files], rows)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import timm
 
+from benchmarks.timer import Spread
 from docs.generate.papers import collection_of
+from docs.generate.scatter import rate_cell
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import Entry
 from studies.calls import calls_of
@@ -36,12 +38,12 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
         return {row["model"]: row for row in csv.DictReader(file)}
 
 
-def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, float]) -> str:
+def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, Spread]) -> str:
     """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
     for entry in entries:
-        counted, rate = counts[entry.model], rates.get(entry.model)
+        counted = counts[entry.model]
         metric = next((metric for metric in entry.metrics if metric.name == "top-1"), None)
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
@@ -55,7 +57,7 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
                 f"{int(counted['macs']) / 1e9:.2f}",
                 counted["img_size"],
                 counted["softmax"],
-                "" if rate is None else f"{rate:.1f}",
+                rate_cell(rates.get(entry.model)),
                 entry.license or "not stated",
                 where,
             ]
