@@ -19,9 +19,9 @@ from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
 from studies.gym import TASKS
 from studies.gym.report import Score, read_cells, scores
 
-WINS = f"""`N, inference`, `N, training` and `N, memory` are [break-even lengths](glossary.md): above that number of tokens, an
-attention takes less time, or less memory in training, than fused softmax attention. Ranges are from quartiles. Measured
-for heads of 32 channels ([the atlas](atlas.md)): {measured_with()}. """
+WINS = f"""`N, inference`, `N, training` and `N, memory` are [break-even lengths](glossary.md): above that number of
+tokens, an attention takes less time, or less memory in training, than fused softmax attention. Ranges are from
+quartiles. Measured for heads of 32 channels ([the atlas](atlas.md)): {measured_with()}. """
 HEAD_DIM = 32
 
 
