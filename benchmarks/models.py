@@ -64,10 +64,10 @@ def measure_models(
         sizes = {**dict.fromkeys(able, batch_size), PEAK: 1}
         steps[PEAK] = partial(torch.mm, square, square)
         found = {t.target: t for t in measure(steps, mode, sizes, rounds, device, counted)}
-        peak = 2 * PEAK_SIDE**3 / found[PEAK].time.median
+        peak = PEAK_SIDE**3 / found[PEAK].time.median
         timings += [replace(found[label], peak=peak) for label in able]
     # Last, because a model that fails has raised an error with its name before.
-    flops = {label: 2 * count_complexity(model, (1, 3, *img_size)).macs for label, model in models.items()}
+    flops = {label: count_complexity(model, (1, 3, *img_size)).macs for label, model in models.items()}
     return [replace(timing, flops=flops[timing.target]) for timing in timings]
 
 
@@ -203,7 +203,7 @@ def run(args: argparse.Namespace) -> Report:
             tables.append(f"## {timing.target}, {timing.mode}, batch {timing.size}\n\n{table}")
     size = f"{args.img_size[0]} x {args.img_size[1]}"
     words = f"{size}, {args.dtype}. Medians and quartiles over rounds, in which the models of a table take turns; each "
-    words += "runs twice, and the second time counts. FLOPs are those of an image's forward, two for a multiply-add; "
+    words += "runs twice, and the second time counts. GFLOPs are those of an image's forward, one for a multiply-add; "
     words += f"of_peak relates them, or three times as many in training, to a product of {PEAK_SIDE} x {PEAK_SIDE}."
     rows = [row(timing) for timing in timings]
     return Report("Speed of models", words, tables, rows, {"case": size, "dtype": args.dtype})
