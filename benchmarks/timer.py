@@ -40,8 +40,8 @@ class Timing:
     """One target in one mode at one size: seconds of a call in each round, and bytes at the peak.
 
     size: images of a batch, or tokens. seconds: empty if memory ran out. memory: the peak above the bytes before the
-    call; None if it was not measured. flops: multiply-adds of the forward of one image; 0 if not counted. peak: those of
-    a matrix product a second, in the same rounds.
+    call; None if it was not measured. flops: multiply-adds of the forward of one image; 0 if not counted. peak: those
+    of a matrix product a second, in the same rounds.
     """
 
     target: str
