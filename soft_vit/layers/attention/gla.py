@@ -28,9 +28,9 @@ def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
 class GatedLinearAttention(Attention):
     """`proj(r norm(y) + (1 - r) norm(u))`: scans y of the tokens in both directions, in which a state decays by gates.
 
-    u are the tokens after a 3x3 depthwise convolution, and r is a sigmoid of them. A scan of all tokens, row by row,
-    adds `k_t v_t^T` to a state whose M = D / 2 features decay by gates of each token, and reads it by q_t; it has no
-    denominator, and so both parts have an RMSNorm over each head. The log gates are `logsigmoid(.) / 16`.
+    u are the tokens after a 3x3 depthwise convolution, and r is a sigmoid of them. A scan takes all tokens row by row.
+    It adds `k_t v_t^T` to a state of M = D / 2 features, which decay by gates of each token, and reads it by q_t. It
+    has no denominator, so both parts have an RMSNorm over each head. The log gates are `logsigmoid(.) / 16`.
 
     act: apply SiLU to u and to what is projected.
     gate_rank: rank of the layer that gives the gates.

@@ -130,8 +130,8 @@ def lsh_attention(qk: Tensor, v: Tensor, rotations: Tensor, chunk_size: int, dro
 class ReformerAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . q_j / |q_j|) v_j` over tokens j that hash like i; linear-logarithmic in N.
 
-    Tokens are sorted by the angular hash of their query, cut into chunks, and attend within their bucket, chunk and the
-    chunk before; in a map of at most chunk_size tokens all attend to all.
+    Tokens are sorted by the angular hash of their query and cut into chunks. They attend within their bucket, their
+    chunk and the chunk before. In a map of at most chunk_size tokens all attend to all.
 
     num_rounds: rounds of hashing, the union of which a token sees.
     chunk_size: tokens in a chunk, about twice the size of a bucket.

@@ -43,7 +43,7 @@ def skyformer_attention(
 class SkyformerAttention(SelfAttention):
     """`C(Q, S) (C(S, S) + ridge I)^-1 C(S, K) V` with a Gaussian kernel C, through landmarks S of queries and keys.
 
-    Landmarks are averages of queries and of keys over windows of the map, as many of each; the paper samples them, and
+    Landmarks are averages of queries and of keys over windows of the map, as many of each. The paper samples them, and
     iterates towards the inverse that is solved for here. SOFT has one projection for queries and keys, and with it a
     symmetric matrix.
 

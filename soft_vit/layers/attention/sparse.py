@@ -23,12 +23,12 @@ def default_dilation(feat_size: tuple[int, int]) -> int:
 class SparseAttention(ScoreAttention):
     """`sum_j softmax_j(q_i . k_j / sqrt(d)) v_j` over the neighbours j of i and those at multiples of a dilation.
 
-    The published "factorised" patterns belong to different heads or layers; here every head has their union, which the
-    publication calls merged heads, and a token in both patterns counts once.
+    The published "factorised" patterns belong to different heads or layers. Here every head has their union, which the
+    publication calls merged heads. A token in both patterns counts once.
 
     dilation: by default it grows with the map as `N^(1/4)`, which costs about `N^1.5`; one k costs `N^2/k^2`.
-    kernel_size: side of the neighbourhood, odd; by default the smallest that is at least the dilation and 3, so that
-        two layers join each pair of tokens, and three those near opposite edges of the map.
+    kernel_size: side of the neighbourhood, odd; by default the smallest that is at least the dilation and 3. Then two
+        layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
     cost: str = "N^1.5"
