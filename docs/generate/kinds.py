@@ -93,7 +93,7 @@ def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, 
     wins = [f"{what} {crossing_cell(found[kind, what])}" for what in QUANTITIES if (kind, what) in found]
     if wins:
         given = "".join(f"; with `{name}={value!r}`" for name, value in FIXED_TOKENS.get(kind, {}).items())
-        facts["ahead of softmax from N ="] = ", ".join(wins) + given
+        facts["break-even length"] = ", ".join(wins) + given
     # A bar would end the cell, even within code.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
     about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))
