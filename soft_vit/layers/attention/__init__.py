@@ -107,7 +107,8 @@ def name_hint(name: str, known: Iterable[str], otherwise: str) -> str:
 def attention_options(cls: type[Attention]) -> dict[str, Any]:
     """Return names and defaults of the keyword arguments of an attention that are not the pyramid's.
 
-    Constructors pass what they do not take themselves on to their base class.
+    Constructors pass what they do not take themselves on to their base class. For an option that is None by default, a
+    class may state what that means, as `default_NAME`.
     """
     found: dict[str, Any] = {}
     for base in cls.__mro__:
@@ -118,4 +119,4 @@ def attention_options(cls: type[Attention]) -> dict[str, Any]:
             if all(p.kind is not p.VAR_KEYWORD for p in parameters):
                 break
     without = () if cls.qk_of_each_token else ("key_norm", "qk_conv")
-    return {name: default for name, default in found.items() if name not in without}
+    return {name: getattr(cls, f"default_{name}", found[name]) for name in found if name not in without}

@@ -103,9 +103,9 @@ class SoftAttention(Attention):
     key_is_query: ClassVar[bool] = True
     prefix: ClassVar[str] = "as all tokens, but left out of the bottleneck tokens"
     normalize: ClassVar[bool] = False
-    plus: ClassVar[bool] = False
-    default_start: ClassVar[NewtonStart] = "rowsum"
+    default_newton_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
+    default_scale_bottleneck = default_learned_bandwidth = default_normalize_rows = False
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class SoftAttention(Attention):
         if ridge is None:
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        start = newton_start or self.default_start
+        start = newton_start or self.default_newton_start
         self.options = InverseOptions(
             inverse, self.normalize, at_least("newton_iters", newton_iters, 0), ridge, start, newton_gradient
         )
@@ -162,10 +162,10 @@ class SoftAttention(Attention):
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
             self.sample_norm = nn.LayerNorm(self.head_dim, eps=1e-5, **dd)
-        self.scale_bottleneck = self.plus if scale_bottleneck is None else scale_bottleneck
-        self.normalize_rows = self.plus if normalize_rows is None else normalize_rows
-        learned_bandwidth = self.plus if learned_bandwidth is None else learned_bandwidth
-        self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if learned_bandwidth else None
+        self.scale_bottleneck = self.default_scale_bottleneck if scale_bottleneck is None else scale_bottleneck
+        self.normalize_rows = self.default_normalize_rows if normalize_rows is None else normalize_rows
+        is_learned = self.default_learned_bandwidth if learned_bandwidth is None else learned_bandwidth
+        self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if is_learned else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -237,7 +237,7 @@ class SoftNormAttention(SoftAttention):
     """
 
     normalize: ClassVar[bool] = True
-    default_start: ClassVar[NewtonStart] = "guarded_image"
+    default_newton_start: ClassVar[NewtonStart] = "guarded_image"
     default_ridge: ClassVar[float] = 0.0
 
 
@@ -247,4 +247,4 @@ class SoftPlusAttention(SoftAttention):
     By default with scale_bottleneck, learned_bandwidth and normalize_rows.
     """
 
-    plus: ClassVar[bool] = True
+    default_scale_bottleneck = default_learned_bandwidth = default_normalize_rows = True
