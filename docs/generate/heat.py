@@ -18,13 +18,12 @@ def scores_map(cells: Cells) -> str:
         parts.append(text(LEFT - 10, top + 15, kind, "", "end"))
         for column, task in enumerate(tasks):
             left = LEFT + WIDE * column
-            parts.append(f'<rect class="thin" x="{left}" y="{top}" width="{WIDE}" height="{HIGH}"/>')
+            box = f'x="{left}" y="{top}" width="{WIDE}" height="{HIGH}"/>'
+            parts.append(f'<rect class="thin" {box}')
             if (task, kind) in found:
                 mean, ceiling = found[task, kind].mean, ceilings[task].mean
                 share = min(max((mean - ceiling) / (1 - ceiling), 0), 1)
-                parts.append(
-                    f'<rect class="q" fill-opacity="{share:.2f}" x="{left}" y="{top}" width="{WIDE}" height="{HIGH}"/>'
-                )
+                parts.append(f'<rect class="q" fill-opacity="{share:.2f}" {box}')
                 parts.append(text(left + WIDE / 2, top + 15, f"{100 * mean:.0f}", "", "middle"))
     width, height = LEFT + WIDE * len(tasks) + 20, TOP + HIGH * len(kinds) + 20
     return picture("Accuracy of each attention type in each task", width, height, COLOURS, parts)

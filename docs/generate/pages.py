@@ -26,7 +26,7 @@ from soft_vit.text_tables import csv_table
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
-from studies.gym.report import read_cells, report
+from studies.gym.report import off_and_share, read_cells, report, table
 from studies.timm_models import models_tables, read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +72,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/anywhere.md": lambda: [kinds_table()],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
+    "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
     "docs/use.md": lambda: [places_table()],
@@ -85,12 +86,12 @@ def generated(name: str) -> str:
     if name in PAGES:
         return PAGES[name]()
     text = (ROOT / name).read_text()
-    for table in TABLES[name]():
-        header = table.partition("\n")[0]
+    for new in TABLES[name]():
+        header = new.partition("\n")[0]
         if header not in text:
             raise ValueError(f"{name} must have a table with the header {header}")
         old = re.escape(header) + r"\n(\|.*\n)*"
-        text = re.sub(old, lambda _, table=table: f"{table.rstrip()}\n", text, count=1)
+        text = re.sub(old, lambda _, new=new: f"{new.rstrip()}\n", text, count=1)
     return text
 
 

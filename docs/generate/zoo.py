@@ -44,15 +44,14 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
     rows = []
     for entry in entries:
         counted = counts[entry.model]
-        metric = next((metric for metric in entry.metrics if metric.name == "top-1"), None)
+        found = [(f"{m.value:.1f}", m.dataset.partition(",")[0]) for m in entry.metrics if m.name == "top-1"]
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
         rows.append(
             [
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
-                "" if metric is None else f"{metric.value:.1f}",
-                "" if metric is None else metric.dataset.partition(",")[0],
+                *(found[0] if found else ("", "")),
                 f"{int(counted['params']) / 1e6:.1f}",
                 f"{int(counted['macs']) / 1e9:.2f}",
                 counted["img_size"],

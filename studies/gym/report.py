@@ -159,6 +159,12 @@ def points_lost(rows: Sequence[Row]) -> str:
     return str(round(100 * statistics.mean(lost))) if len(lost) == len(rows) else ""
 
 
+def off_and_share(rows: Sequence[Row]) -> str:
+    """Return the score, the accuracy with attentions switched off, and their share in the output of their layers."""
+    off, share = (100 * statistics.mean(float(row[name]) for row in rows) for name in ("accuracy_off", "share"))
+    return f"{scores({('', ''): rows})['', '']}, off {off:.1f}, {share:.0f} %"
+
+
 def validity_table(cells: Cells) -> str:
     """Return a Markdown table by task: ceiling of single tokens, `none`, softmax, rank correlation of seeds."""
     found, ceilings = scores(cells), single_token_ceilings(cells)
