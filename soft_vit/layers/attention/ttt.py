@@ -3,19 +3,20 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X columns, C channels, D channels of a head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.chunked import by_heads, map_tokens, sum_over_tokens
+from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, full_precision, is_eager
 from soft_vit.ops.rotary import rotate_by_position
 
 # Of both inner losses, for every head dimension.
@@ -58,7 +59,7 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
         return map_tokens(trained, (q,), (w1, w2))
 
 
-def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
+def shifted(maps: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
     """Yield the views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel multiply, row by row."""
     Y, X = maps.shape[2:]
     below, right = size[0] // 2, size[1] // 2
@@ -69,31 +70,42 @@ def shifted(maps: Tensor, size: tuple[int, int]) -> Iterator[Tensor]:
             yield rows[..., j : j + X]
 
 
-@by_heads
 def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
     """Convolve the map of q depthwise by w3, trained on all pairs (k, v) at once; see `gated_branch`.
 
-    Each channel by itself, as a head: q, k, v and the result, which is zero at prefix tokens, are `[B, D, P + N, 1]`,
-    and w3 is `[1, D, 3, 3]`, or `[1, D, 3, 1]` for a sequence.
+    Each channel by itself: q, k, v and the result, which is zero at prefix tokens, are `[B, D, P + N, 1]`, and w3 is
+    `[1, D, 3, 3]`, or `[1, D, 3, 1]` for a sequence.
     """
     with full_precision(v):
-        dtype = v.dtype
-        # Each image's kernel differs: products of shifted maps take any batch, where a grouped convolution fixes it.
-        q, k, v = (_as_map(at_least_float32(x), layout) for x in (q, k, v))
-        w3 = at_least_float32(w3)
-        size = w3.shape[2], w3.shape[3]
-        count: Tensor | int = v.shape[2] * v.shape[3]
-        if layout.grid_mask is not None:
-            count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
-        error = v * -SCALE / count
-        gradient = torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1)
-        kernels = damped_step(w3.flatten(2), gradient, dim=-1)[..., None, None].unbind(2)
-        # One product after the other: together they would take nine times the map.
-        maps = torch.zeros((), dtype=q.dtype, device=q.device)
-        for kernel, view in zip(kernels, shifted(q, size), strict=True):
-            maps = torch.addcmul(maps, kernel, view)
-        tokens = maps.flatten(2)[..., None].to(dtype)
+        dtype, w3 = v.dtype, at_least_float32(w3)
+        # Each channel of each image is a group. In graphs, a number of groups would fix the batch.
+        groups = v.shape[0] * v.shape[1] if v.device.type == "cpu" and is_eager(q, k, v) else 0
+        kernels = damped_step(w3, _kernel_gradient(k, v, w3.shape[2:], groups, layout), dim=(2, 3))
+        q, size = _as_map(at_least_float32(q), layout), w3.shape[2:]
+        if groups:
+            maps = F.conv2d(q.flatten(0, 1)[None], kernels.flatten(0, 1)[:, None], padding="same", groups=groups)
+        else:
+            # One product after the other: together they would take nine times the map.
+            maps = torch.zeros((), dtype=q.dtype, device=q.device)
+            for kernel, view in zip(kernels.flatten(2)[..., None, None].unbind(2), shifted(q, size), strict=True):
+                maps = torch.addcmul(maps, kernel, view)
+        tokens = maps.view_as(q).flatten(2)[..., None].to(dtype)
     return layout.pad_prefix(tokens)
+
+
+def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, layout: Layout) -> Tensor:
+    """Return the gradient `[B, D, 3, 3]` of the inner loss of `conv_branch` for the kernel, of that size."""
+    k, v = (_as_map(at_least_float32(x), layout) for x in (k, v))
+    count: Tensor | int = v.shape[2] * v.shape[3]
+    if layout.grid_mask is not None:
+        count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
+    error = v * -SCALE / count
+    if groups:
+        image, error = k.flatten(0, 1)[None], error.flatten(0, 1)[None]
+        padding = size[0] // 2, size[1] // 2
+        gradient = conv2d_weight(image, (groups, 1, *size), error, padding=padding, groups=groups)
+        return gradient.view(*v.shape[:2], *size)
+    return torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1).unflatten(-1, size)
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
