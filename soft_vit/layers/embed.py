@@ -26,7 +26,8 @@ def map_to_tokens(x: Tensor) -> Tensor:
 
 def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
     """Return tokens `[B, H * W, C]` as a map `[B, C, H, W]`: a channels-last view."""
-    return x.transpose(1, 2).unflatten(2, feat_size)
+    # In this order, as the other leaves a single image strides that are not recognised as channels-last.
+    return x.unflatten(1, feat_size).movedim(-1, 1)
 
 
 def channels_last(x: Tensor) -> Tensor:

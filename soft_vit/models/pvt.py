@@ -70,13 +70,13 @@ class TokenStage(Stage):
             trunc_normal_(self.pos_embed, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        B, C, H, W = x.shape
-        x = x.flatten(2).transpose(1, 2)
+        H, W = x.shape[2:]
+        x = map_to_tokens(x)
         if self.pos_embed is not None:
             x = x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W))
         for block in self.blocks:
             x = checkpoint(block, x, (H, W)) if self.grad_checkpointing else block(x, (H, W))
-        return x.transpose(1, 2).reshape(B, C, H, W)
+        return tokens_to_map(x, (H, W))
 
 
 @register_notrace_module

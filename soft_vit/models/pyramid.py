@@ -30,6 +30,7 @@ from soft_vit.layers import (
     attention_options,
     resample_pos_embed,
     reversible_blocks,
+    tokens_to_map,
 )
 from soft_vit.layers.reversible import Block
 from soft_vit.models import base
@@ -116,8 +117,7 @@ class PyramidStage(nn.Module):
 
     def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Return tokens `[B, P + N, C]`, without prefix tokens, as a map `[B, C, H, W]`, channels last in memory."""
-        B, _, C = x.shape
-        return x[:, self.num_prefix_tokens :].transpose(1, 2).reshape(B, C, feat_size[0], feat_size[1])
+        return tokens_to_map(x[:, self.num_prefix_tokens :], feat_size)
 
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:

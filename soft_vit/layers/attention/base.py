@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
 from torch import Tensor, nn
 
+from soft_vit.layers.embed import tokens_to_map
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import FeatSize, Layout, token_layout
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -94,7 +95,7 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
-    return merge_heads(layout.grid(layout.keep(v))).mT.unflatten(2, layout.feat_size)
+    return tokens_to_map(merge_heads(layout.grid(layout.keep(v))), layout.feat_size)
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import at_least, depthwise_conv, grid_maps, split_heads
-from soft_vit.layers.embed import channels_last
+from soft_vit.layers.embed import channels_last, tokens_to_map
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.layout import Layout
 
@@ -27,7 +27,7 @@ def local_conv(
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(v)).flatten(0, 1).mT.unflatten(2, layout.feat_size)
+    return tokens_to_map(layout.grid(layout.keep(v)).flatten(0, 1), layout.feat_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

@@ -16,6 +16,7 @@ from soft_vit.layers.attention.base import (
     window,
 )
 from soft_vit.layers.attention.landmarks import window_averages
+from soft_vit.layers.embed import tokens_to_map
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
@@ -70,7 +71,7 @@ class SpatialReductionAttention(Attention):
         if self.sr is None or self.norm is None:
             return x
         P = layout.num_prefix_tokens
-        maps = x[:, P:].mT.unflatten(2, layout.feat_size)
+        maps = tokens_to_map(x[:, P:], layout.feat_size)
         if self.linear:
             # A smaller map is spread over the grid, as published.
             maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
