@@ -53,40 +53,41 @@ def gated_linear_attention(
         tokens = [_padded(x, CHUNK).flatten(1, 2).contiguous() for x in parts]
         q, k, v, ahead, back = (x.unflatten(1, (-1, size)) for x in tokens)
         later = ahead.new_ones(size, size).triu(1)
-        near_ahead, read_ahead, give_ahead, sum_ahead = _decays(ahead, later)
-        near_back, read_back, give_back, sum_back = _decays(back, later.mT)
+        near_ahead, *decays_ahead = _decays(ahead, later)
+        near_back, *decays_back = _decays(back, later.mT)
         # Exponents from the centre of a block: both factors are moderate.
         q_ahead, k_ahead = q * near_ahead.exp(), k * (-near_ahead).exp()
         q_back, k_back = q * near_back.exp(), k * (-near_back).exp()
-        pairs = torch.where(later > 0, q_back @ k_back.mT, q_ahead @ k_ahead.mT)
         # Both directions see the token itself.
-        out = (pairs * (1 + torch.eye(size, device=q.device, dtype=q.dtype)) @ v).flatten(1, 2)
+        out = (((q_ahead @ k_ahead.mT).tril_() + (q_back @ k_back.mT).triu_()) @ v).flatten(1, 2)
+        q, k = torch.cat([q_ahead, q_back], dim=-1), torch.cat([k_ahead, k_back], dim=-1)
+        read, give, whole = (torch.cat(pair, dim=-1) for pair in zip(decays_ahead, decays_back, strict=True))
+        if size < CHUNK:
+            q, k = q * read.exp()[:, :, None], k * give.exp()[:, :, None]
+            read = give = torch.zeros_like(whole)
         while size < CHUNK:
             out = out + _across(*(x.unflatten(1, (-1, 2, size)).unbind(2) for x in tokens))
             size *= 2
-        q = torch.cat([q_ahead * read_ahead, q_back * read_back], dim=-1)
-        k = torch.cat([k_ahead * give_ahead, k_back * give_back], dim=-1)
         q, k, v = (x.flatten(1, 2).unflatten(1, (-1, CHUNK)) for x in (q, k, v))
-        states = _states(torch.cat([sum_ahead, sum_back], dim=-1), k.mT @ v)
+        states = _states((read, give, whole), k.mT @ v)
         return _first(out.unflatten(1, (-1, CHUNK)) + q @ states, N).unflatten(0, (B, H))
 
 
 def _decays(gate: Tensor, later: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return how log gates `[X, G, L, M]` of one direction decay what is read and given in blocks.
+    """Return log decays for log gates `[X, G, L, M]` of one direction, whose sums decay what is read and given.
 
     later `[L, L]`: which tokens (columns) are behind others (rows) in this direction.
 
-    Exponents from the centre of a block, the mean of the sums up to its first and its last token, to each token, `[X,
-    G, L, M]`; factors from before the chunk to the centre, and from it to behind the chunk, `[X, G, 1, M]`; the sums of
-    chunks.
+    From the centre of a block, the mean of the sums up to its first and its last token, to each token, `[X, G, L, M]`;
+    from before the chunk to the centre, and from it to behind the chunk, `[X, G, M]`; in whole chunks.
     """
     # The gate of the first token decays nothing inside of a block.
     inside = later.amax(0)
     to_centre, to_end = (torch.stack([1 - inside / 2, inside / 2]) @ gate).unbind(2)
-    sums = gate.sum(2).unflatten(1, (-1, CHUNK // len(later)))
+    sums = (to_centre + to_end).unflatten(1, (-1, CHUNK // len(later)))
     behind = later[: sums.shape[2], : sums.shape[2]]
     read, give = (behind.mT @ sums).flatten(1, 2) + to_centre, (behind @ sums).flatten(1, 2) + to_end
-    return (0.5 - later) * inside @ gate, read.exp()[:, :, None], give.exp()[:, :, None], sums.sum(2)
+    return (0.5 - later) * inside @ gate, read, give, sums.sum(2)
 
 
 def _across(q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves) -> Tensor:
@@ -122,28 +123,33 @@ def _first(x: Tensor, count: int) -> Tensor:
     return x.index_select(1, torch.arange(count, device=x.device)) if exporting else x[:, :count]
 
 
-def _states(gate: Tensor, update: Tensor, depth: int = 2) -> Tensor:
-    """Return the states that chunks begin with, `[X, G, 2 M, D]`: the first M features forwards, the others backwards.
+def _states(decays: tuple[Tensor, Tensor, Tensor], update: Tensor, depth: int = 2) -> Tensor:
+    """Return the states that chunks read, `[X, G, 2 M, D]`: the first M features forwards, the others backwards.
 
-    gate `[X, G, 2 M]`: the log decay in a whole chunk. update `[X, G, 2 M, D]`: what a chunk adds to the state.
-    depth: of groups in a graph for any number of chunks; behind it, all groups are one.
+    decays: logarithms `[X, G, 2 M]`, of a state that enters a chunk until it is read, of an update until it leaves its
+    chunk, and in a whole chunk. update `[X, G, 2 M, D]`: what a chunk adds to the state. depth: of groups in a graph
+    for any number of chunks; behind it, all groups are one.
     """
     G, features = update.shape[1:3]
     single = G <= GROUP if isinstance(G, int) else depth == 0
     # Groups of about as many chunks as there are groups.
     size = G if single else GROUP if torch.compiler.is_compiling() else min(GROUP, math.isqrt(G - 1) + 1)
-    gate, update = ((x[:, None] if single else _padded(x, size)).transpose(2, 3).contiguous() for x in (gate, update))
-    i = torch.arange(size, device=gate.device)
+    read, give, whole, update = (
+        (x[:, None] if single else _padded(x, size)).transpose(2, 3).contiguous() for x in (*decays, update)
+    )
+    i = torch.arange(size, device=whole.device)
     t, s = i[:, None], i
-    forwards = (torch.arange(features, device=gate.device) < features // 2)[:, None]
+    forwards = (torch.arange(features, device=whole.device) < features // 2)[:, None]
     unseen = (forwards[:, None] & (s >= t)) | (~forwards[:, None] & (s <= t))
-    between = ((torch.minimum(t, s)[..., None] < i) & (i < torch.maximum(t, s)[..., None])).to(gate)
-    sums = (gate @ between.flatten(0, 1).mT).unflatten(3, (size, size))
-    earlier, later = gate @ (t < s).to(gate), gate @ (t > s).to(gate)
+    between = ((torch.minimum(t, s)[..., None] < i) & (i < torch.maximum(t, s)[..., None])).to(whole)
+    sums = (whole @ between.flatten(0, 1).mT).unflatten(3, (size, size)) + read[..., None] + give[..., None, :]
     states = sums.masked_fill(unseen, -math.inf).exp() @ update
     if not single:
-        enter, leave = (torch.where(forwards, *pair).exp() for pair in ((earlier, later), (later, earlier)))
-        of_groups = _states(gate.sum(3), (leave[..., None, :] @ update).squeeze(3), depth - 1)
-        states = states + enter[..., None] * of_groups[..., None, :]
+        earlier, later = whole @ (t < s).to(whole), whole @ (t > s).to(whole)
+        enter = read + torch.where(forwards, earlier, later)
+        leave = give + torch.where(forwards, later, earlier)
+        left = (leave.exp()[..., None, :] @ update).squeeze(3)
+        none = torch.zeros_like(left[..., 0])
+        states = states + enter.exp()[..., None] * _states((none, none, whole.sum(3)), left, depth - 1)[..., None, :]
     states = states.transpose(2, 3)
     return states.squeeze(1) if single else _first(states.contiguous(), G)

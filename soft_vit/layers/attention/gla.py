@@ -22,7 +22,9 @@ GATE_POWER = 16
 
 def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
     """Return `norm(x)` in at least fp32, for x of any dtype."""
-    return F.rms_norm(at_least_float32(x), norm.normalized_shape, at_least_float32(norm.weight), norm.eps)
+    # The sum of x * x, as the gradients of the mean and of the square take more passes.
+    x, width = at_least_float32(x), x.shape[-1]
+    return x * ((x * x).sum(-1, keepdim=True) + width * norm.eps).rsqrt() * (width**0.5 * at_least_float32(norm.weight))
 
 
 class GatedLinearAttention(Attention):
@@ -88,6 +90,10 @@ class GatedLinearAttention(Attention):
         q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(u).split([*sizes, width], dim=-1))
         log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER
         ahead, back = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
-        y = rms_norm(self.attend(q, k, v, ahead, back, layout).transpose(1, 2), self.g_norm).flatten(2).to(u.dtype)
-        near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).flatten(2).to(u.dtype)
+        # Tokens before heads in memory, for one copy and not one for each operation.
+        far = self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()
+        y, near = (
+            rms_norm(x, norm).flatten(2).to(u.dtype)
+            for x, norm in ((far, self.g_norm), (u.unflatten(2, (self.num_heads, -1)), self.l_norm))
+        )
         return self.proj_drop(self.proj(self.act(near + self.g_proj(u).sigmoid() * (y - near))))
