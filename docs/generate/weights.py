@@ -43,19 +43,10 @@ def metafile(entries: Sequence[Entry]) -> str:
 
 
 def _model(entry: Entry) -> dict[str, Any]:
+    task, top1 = "Image Classification", "Top 1 Accuracy"
     results = [
-        {
-            "Dataset": metric.dataset,
-            "Task": "Image Classification",
-            "Metrics": {"Top 1 Accuracy" if metric.name == "top-1" else metric.name: metric.value},
-            "Origin": f"{metric.origin}: {metric.source}",
-        }
-        for metric in entry.metrics
+        {"Dataset": of.dataset, "Task": task, "Metrics": {top1: of.value}, "Origin": f"{of.origin}: {of.source}"}
+        for of in entry.metrics
     ]
-    return {
-        "Name": entry.name,
-        "In Collection": collection_of(entry.model)[0],
-        "Config": entry.config,
-        "Weights": f"timm://{entry.name}",
-        "Results": results,
-    }
+    where = {"Name": entry.name, "In Collection": collection_of(entry.model)[0], "Config": entry.config}
+    return {**where, "Weights": f"timm://{entry.name}", "Results": results}
