@@ -72,8 +72,10 @@ def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
 
 def divide_by_sums(x: Tensor, smallest: float) -> Tensor:
     """Divide `[..., D + 1]` by its last channel, the sums: `[..., D]`, near 0 for sums below smallest."""
-    sums = at_least_float32(x[..., -1:])
-    return x[..., :-1] * (sums / (sums.square() + smallest**2)).to(x.dtype)
+    # Not slices, whose gradients are each as large as x.
+    x, sums = x.split([x.shape[-1] - 1, 1], dim=-1)
+    sums = at_least_float32(sums)
+    return x * (sums / (sums.square() + smallest**2)).to(x.dtype)
 
 
 class SoftAttention(Attention):

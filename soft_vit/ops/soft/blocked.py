@@ -221,8 +221,9 @@ def gradient_through_a(
         grad_scale = (grad_scaled_y * y).sum(2, keepdim=True) + (grad_z * z).sum(2, keepdim=True) / scale
         grad_a -= 0.5 * grad_scale * scale.pow(3)
     # The diagonal of A needs no mask: the gradient of the distance of a token to itself is zero.
-    left, right = _kernel_backward(grad_a.mul_(_kernel(bottleneck, bottleneck.mT)), bottleneck, bottleneck.mT)
-    return left + right.mT
+    s = grad_a.mul_(_kernel(bottleneck, bottleneck.mT))
+    s = s + s.mT
+    return torch.bmm(s, bottleneck).addcmul_(bottleneck, s.sum(2, keepdim=True), value=-1)
 
 
 def _kernel_backward(
