@@ -18,13 +18,15 @@ from soft_vit.ops.numerics import at_least_float32
 
 # Gates are the sigmoid to the power of one over this, so that they begin close to one.
 GATE_POWER = 16
+NORM_EPS = 1e-6
 
 
 def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
-    """Return `norm(x)` in at least fp32, for x of any dtype."""
+    """Return `norm(x)` in at least fp32, for x of any dtype and a norm with `NORM_EPS`."""
     # The sum of x * x, as the gradients of the mean and of the square take more passes.
     x, width = at_least_float32(x), x.shape[-1]
-    return x * ((x * x).sum(-1, keepdim=True) + width * norm.eps).rsqrt() * (width**0.5 * at_least_float32(norm.weight))
+    inverse = ((x * x).sum(-1, keepdim=True) + width * NORM_EPS).rsqrt()
+    return x * inverse * (width**0.5 * at_least_float32(norm.weight))
 
 
 class GatedLinearAttention(Attention):
@@ -68,8 +70,8 @@ class GatedLinearAttention(Attention):
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
         self.qkv_proj = nn.Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
         self.gk_proj = nn.Sequential(nn.Linear(dim, rank, bias=False, **dd), nn.Linear(rank, 2 * self.key_width, **dd))
-        self.g_norm = nn.RMSNorm(self.head_dim, eps=1e-6, **dd)
-        self.l_norm = nn.RMSNorm(self.head_dim, eps=1e-6, **dd)
+        self.g_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
+        self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
         self.g_proj = nn.Linear(dim, dim, **dd)
         self.proj = nn.Linear(dim, dim, bias=False, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
