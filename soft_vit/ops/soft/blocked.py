@@ -206,8 +206,11 @@ def _gradients(
         grad_v = torch.bmm(grad_scaled_z.mT, kernel, out=_columns(out[2], chunk))
         s = torch.bmm(scaled_y, grad[:, chunk].mT)
         s = torch.baddbmm(s, grad_scaled_z, v[:, chunk].mT, out=s).mul_(kernel)
-        of_bottleneck, grad_q = _kernel_backward(s, bottleneck, q[:, chunk].mT, _columns(out[0], chunk))
-        grad_bottleneck += of_bottleneck
+        # The gradients of exp(-||a_i - b_j||^2 / 2) for both of its arguments.
+        grad_q = torch.bmm(bottleneck.mT, s, out=_columns(out[0], chunk))
+        grad_q.addcmul_(q[:, chunk].mT, s.sum(1, keepdim=True), value=-1)
+        torch.baddbmm(grad_bottleneck, s, q[:, chunk], out=grad_bottleneck)
+        grad_bottleneck.addcmul_(bottleneck, s.sum(2, keepdim=True), value=-1)
     return grad_q, grad_bottleneck, grad_v, grad_scaled_y, grad_z
 
 
@@ -224,13 +227,3 @@ def gradient_through_a(
     s = grad_a.mul_(_kernel(bottleneck, bottleneck.mT))
     s = s + s.mT
     return torch.bmm(s, bottleneck).addcmul_(bottleneck, s.sum(2, keepdim=True), value=-1)
-
-
-def _kernel_backward(
-    grad_times_kernel: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `exp(-||a_i - b_j||^2 / 2)` for a `[P, I, D]` and, in `out`, b transposed `[P, D, J]`."""
-    s = grad_times_kernel
-    grad_a = torch.bmm(s, b.mT).addcmul_(a, s.sum(2, keepdim=True), value=-1)
-    grad_b = torch.bmm(a.mT, s, out=out).addcmul_(b, s.sum(1, keepdim=True), value=-1)
-    return grad_a, grad_b
