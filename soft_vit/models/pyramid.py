@@ -115,10 +115,6 @@ class PyramidStage(nn.Module):
             x = checkpoint(block, x, *layout) if self.grad_checkpointing else block(x, *layout)
         return x, (H, W)
 
-    def to_map(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        """Return tokens `[B, P + N, C]`, without prefix tokens, as a map `[B, C, H, W]`, channels last in memory."""
-        return tokens_to_map(x[:, self.num_prefix_tokens :], feat_size)
-
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
     """Return the name of the attention of each stage."""
@@ -367,17 +363,15 @@ class PyramidViT(base.StagedModel):
         pooled: tuple[Tensor, ...] = ()
         if index:
             before: StageTokens = x
-            x = self.stages[index - 1].to_map(before.tokens, before.feat_size)
+            x = tokens_to_map(before.tokens[:, self.stages[index - 1].num_prefix_tokens :], before.feat_size)
             pooled = before.pooled if self.stage_fusion is None else (*before.pooled, x.mean((2, 3)))
         tokens, feat_size = self.stages[index](x)
         return StageTokens(tokens, feat_size, pooled)
 
     def feature(self, index: int, x: StageTokens, norm: bool, output_fmt: str) -> Tensor:
         """Return the output x of a stage as a map (NCHW) or as tokens `[B, N, C]` without class token (NLC)."""
-        tokens = self.norm(x.tokens) if norm else x.tokens
-        if output_fmt == "NLC":
-            return tokens[:, self.stages[index].num_prefix_tokens :]
-        return self.stages[index].to_map(tokens, x.feat_size).contiguous()
+        tokens = (self.norm(x.tokens) if norm else x.tokens)[:, self.stages[index].num_prefix_tokens :]
+        return tokens if output_fmt == "NLC" else tokens_to_map(tokens, x.feat_size).contiguous()
 
     def finish(self, x: StageTokens, norm: bool = True) -> Tensor:
         """Return tokens `[B, P + N, C]`; with fuse_stages, after a token of pooled features for each earlier stage."""

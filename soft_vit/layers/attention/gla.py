@@ -22,11 +22,14 @@ NORM_EPS = 1e-6
 
 
 def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
-    """Return `norm(x)` in at least fp32, for x of any dtype and a norm with `NORM_EPS`."""
+    """Return `norm(x)` of heads side by side, `[B, N, C]`, in at least fp32, for x `[B, N, H, D]` of any dtype.
+
+    The norm has `NORM_EPS`.
+    """
     # The sum of x * x, as the gradients of the mean and of the square take more passes.
     x, width = at_least_float32(x), x.shape[-1]
     inverse = ((x * x).sum(-1, keepdim=True) + width * NORM_EPS).rsqrt()
-    return x * inverse * (width**0.5 * at_least_float32(norm.weight))
+    return (x * inverse * (width**0.5 * at_least_float32(norm.weight))).flatten(2)
 
 
 class GatedLinearAttention(Attention):
@@ -94,8 +97,6 @@ class GatedLinearAttention(Attention):
         ahead, back = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
         # Tokens before heads in memory, for one copy and not one for each operation.
         far = self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()
-        y, near = (
-            rms_norm(x, norm).flatten(2).to(u.dtype)
-            for x, norm in ((far, self.g_norm), (u.unflatten(2, (self.num_heads, -1)), self.l_norm))
-        )
+        y = rms_norm(far, self.g_norm).to(u.dtype)
+        near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).to(u.dtype)
         return self.proj_drop(self.proj(self.act(near + self.g_proj(u).sigmoid() * (y - near))))

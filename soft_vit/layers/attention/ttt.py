@@ -80,8 +80,8 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
         dtype, w3 = v.dtype, at_least_float32(w3)
         # Each channel of each image is a group. In graphs, a number of groups would fix the batch.
         groups = v.shape[0] * v.shape[1] if v.device.type == "cpu" and is_eager(q, k, v) else 0
-        kernels = damped_step(w3, _kernel_gradient(k, v, w3.shape[2:], groups, layout), dim=(2, 3))
-        q, size = _as_map(at_least_float32(q), layout), w3.shape[2:]
+        (q, k, v), size = (_as_map(at_least_float32(x), layout) for x in (q, k, v)), w3.shape[2:]
+        kernels = damped_step(w3, _kernel_gradient(k, v, size, groups, layout), dim=(2, 3))
         if groups:
             maps = F.conv2d(q.flatten(0, 1)[None], kernels.flatten(0, 1)[:, None], padding="same", groups=groups)
         else:
@@ -94,16 +94,14 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
 
 
 def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, layout: Layout) -> Tensor:
-    """Return the gradient `[B, D, 3, 3]` of the inner loss of `conv_branch` for the kernel, of that size."""
-    k, v = (_as_map(at_least_float32(x), layout) for x in (k, v))
+    """Return the gradient `[B, D, 3, 3]` of the inner loss of `conv_branch` for the kernel, for maps k and v."""
     count: Tensor | int = v.shape[2] * v.shape[3]
     if layout.grid_mask is not None:
         count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
     error = v * -SCALE / count
     if groups:
-        image, error = k.flatten(0, 1)[None], error.flatten(0, 1)[None]
-        padding = size[0] // 2, size[1] // 2
-        gradient = conv2d_weight(image, (groups, 1, *size), error, padding=padding, groups=groups)
+        k, error = (x.flatten(0, 1)[None] for x in (k, error))
+        gradient = conv2d_weight(k, (groups, 1, *size), error, padding=(size[0] // 2, size[1] // 2), groups=groups)
         return gradient.view(*v.shape[:2], *size)
     return torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1).unflatten(-1, size)
 
