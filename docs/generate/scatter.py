@@ -46,7 +46,7 @@ def short(name: str) -> str:
 
 def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, float]]:
     """Return where the label of each point (x, y, words) begins: near it, and on little of the others."""
-    dots = [(x - 7, y - 7, x + 7, y + 7) for x, y, _ in points]
+    dots, highest = [(x - 7, y - 7, x + 7, y + 7) for x, y, _ in points], min(y for _, y, _ in points)
     found: dict[int, tuple[float, float, tuple[float, ...]]] = {}
     # Each label is placed again once the others have their places.
     for i, (x, y, words) in 4 * [*enumerate(points)]:
@@ -60,7 +60,8 @@ def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, flo
                 * max(0, min(box[3], other[3]) - max(box[1], other[1]))
                 for other in taken
             )
-            is_outside = left < LEFT or left + wide > WIDTH
+            # The title is above the highest point.
+            is_outside = left < LEFT or left + wide > WIDTH or base < highest - LINE / 2
             places.append((overlap + 1e4 * is_outside + abs(up - 4) / 2, left, base, box))
         found[i] = min(places, key=lambda place: place[0])[1:]
     return [found[i][:2] for i in range(len(points))]
