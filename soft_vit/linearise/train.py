@@ -234,6 +234,8 @@ class Linearisation:
         optimizer_state = self._load(path) if path is not None and path.is_file() else None
         if "swap" not in self.history:
             self.history["swap"] = self.measure(samples)
+            # Without a first phase, this is its end.
+            self._end_phase(samples)
         optimizer, losses = None, None
         images = batches(self.step)
         quiet = distributed.is_initialized() and distributed.get_rank() > 0

@@ -188,6 +188,15 @@ def stopped_run(checkpoint: Path | None = None, stop: int | None = None) -> Line
     return run
 
 
+@pytest.mark.parametrize("kind", ["linear", "none"])
+def test_without_a_first_phase_blocks_keep_softmax_too(kind: str) -> None:
+    plan = Plan(steps=(0, 1, 0), sizes=(16,), batch_size=2)
+    run = Linearisation(teacher(), kind, plan, keep_softmax=1)
+    run.fit(batches(plan), torch.randn(2, 3, 16, 16))
+    (kept,) = run.history["softmax"]["kept"]
+    assert type(run.student.attention(kept)) is not type(run.student.attention(1 - kept))
+
+
 def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
     whole = stopped_run()
     for stop in (1, 2, 3):

@@ -89,8 +89,7 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
             maps = torch.zeros((), dtype=q.dtype, device=q.device)
             for kernel, view in zip(kernels.flatten(2)[..., None, None].unbind(2), shifted(q, size), strict=True):
                 maps = torch.addcmul(maps, kernel, view)
-        tokens = maps.view_as(q).flatten(2)[..., None].to(dtype)
-    return layout.pad_prefix(tokens)
+        return layout.pad_prefix(maps.view_as(q).flatten(2)[..., None].to(dtype))
 
 
 def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, layout: Layout) -> Tensor:
