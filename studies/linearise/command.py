@@ -65,7 +65,7 @@ def study_runs(
     for seed, variant, task, kind in product(range(seeds), variants, tasks, kinds):
         options, keep = VARIANTS[variant]
         # A teacher of few blocks has no variant that keeps them all.
-        if (variant == "plain" or kind not in PLAIN_ALONE) and keep < TASKS[task].depth:
+        if (not options or kind not in PLAIN_ALONE) and keep < TASKS[task].depth:
             name = f"{kind}:{options}" if options else kind
             runs.append(Run(task, name, keep, seed, *steps, rate2=TASKS[task].rate))
             check_options(*parse_kind(runs[-1].kind))

@@ -72,7 +72,7 @@ def test_a_killed_study_repeats_its_last_run_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("studies.linearise.command.linearise", record)
     words = ["--tasks", "tiny", "--kinds", "linear", "none", "--variants", "plain", "1 softmax", "--out", str(out)]
     main(words)
-    runs = [Run("tiny", "linear"), Run("tiny", "none"), Run("tiny", "linear", keep=1)]
+    runs = [Run("tiny", "linear"), Run("tiny", "none"), Run("tiny", "linear", keep=1), Run("tiny", "none", keep=1)]
     assert done == runs
     lines, written = Path(f"{out}.jsonl"), Path(f"{out}.md").read_text()
     teacher = next(Path(f"{out}_teachers").iterdir()).stat().st_mtime_ns
