@@ -32,8 +32,9 @@ from soft_vit.models.pvt import PatchEmbed, TokenStage
 
 Size = tuple[int, int]
 
-# Added to the scores of pairs of tokens that are not neighbours in the image, as in the released models.
-MASK_VALUE = -100.0
+# Added to the scores of pairs of tokens that are not neighbours in the image, in released files. The models add -inf:
+# the exponential of -100 is a denormal number, with which products take several times as long.
+RELEASED_MASK = -100.0
 
 
 _TINY = dict(embed_dims=(96, 192, 384, 768), num_heads=(3, 6, 12, 24), linear_blocks=(2, 2, 0, 0))
@@ -91,7 +92,7 @@ def join(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor:
 def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | None:
     """Return the mask that is added to scores in windows, `[G, S * S, S * S]` in the dtype of x; None if it is zero.
 
-    It is -100 for pairs of tokens that are neighbours by the roll or by padding alone, otherwise 0.
+    It is -inf for pairs of tokens that are neighbours by the roll or by padding alone, otherwise 0.
     """
     beyond = [-side % s for side, s in zip(feat_size, size, strict=True)]
     if not (shift or any(beyond)):
@@ -103,7 +104,7 @@ def window_mask(x: Tensor, feat_size: Size, size: Size, shift: int) -> Tensor | 
         regions.append((place >= side - shift).long() + (place >= side).long())
     region = (3 * regions[0][:, None] + regions[1])[None, ..., None]
     region = window_partition(region, size).flatten(1)
-    return torch.where(region[:, :, None] == region[:, None], 0.0, MASK_VALUE).to(x.dtype)
+    return torch.where(region[:, :, None] == region[:, None], 0.0, -math.inf).to(x.dtype)
 
 
 @register_notrace_function
@@ -279,6 +280,6 @@ class Swin(StagedModel):
                     weights[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
                     shift = window_shift(grid_size, size, block.shifted)
                     if shift:
-                        mask = window_mask(torch.zeros(()), grid_size, size, shift)
-                        weights[f"{name}attn_mask"] = cast(Tensor, mask)
+                        mask = cast(Tensor, window_mask(torch.zeros(()), grid_size, size, shift))
+                        weights[f"{name}attn_mask"] = mask.clamp(min=RELEASED_MASK)
         return weights
