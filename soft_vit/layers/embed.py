@@ -145,8 +145,8 @@ def resample_pos_embed(
     if same_size(grid_size, feat_size):
         return pos_embed
     prefix, grid = pos_embed[:, :num_prefix_tokens], pos_embed[:, num_prefix_tokens:]
-    grid = interpolate_maps(grid.mT.unflatten(2, tuple(grid_size)), feat_size, mode)
-    return torch.cat([prefix, grid.flatten(2).mT], dim=1)
+    grid = map_to_tokens(interpolate_maps(tokens_to_map(grid, grid_size), feat_size, mode))
+    return torch.cat([prefix, grid], dim=1) if num_prefix_tokens else grid
 
 
 def grid_of_positions(
