@@ -1,6 +1,7 @@
 """Transformer blocks: an attention and an MLP, each with a residual connection and a LayerNorm."""
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -44,7 +45,8 @@ class PostNormBlock(nn.Module):
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
         self.norm1 = nn.LayerNorm(dim, eps=1e-5, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), "tanh", drop=proj_drop, **dd)
+        gelu: Any = partial(nn.GELU, approximate="tanh")
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=gelu, drop=proj_drop, **dd)
         self.drop_path2 = make_drop_path(drop_path, drop_path_mode)
         self.norm2 = nn.LayerNorm(dim, eps=1e-5, **dd)
 

@@ -1,8 +1,9 @@
 """The feed-forward layer of a block, and how to compute it in less time or memory."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
+import timm.layers.mlp as timm_mlp
 import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_function, register_notrace_module
@@ -13,25 +14,16 @@ from soft_vit.layers.plain import is_plain
 from soft_vit.ops.cpu import can_fuse_linear, fused_linear, on_cpu_without_gradients
 from soft_vit.ops.numerics import is_eager
 
-Approximation = Literal["none", "tanh"]
-
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
 HIDDEN_SIZE = 4 << 20
 
 
 @register_notrace_module
-class Mlp(nn.Module):
-    """`fc2(drop(gelu(fc1(x))))` on tokens `[B, N, C]`, GELU exact (`none`) or approximated (`tanh`)."""
+class Mlp(timm_mlp.Mlp):
+    """timm's `fc2(norm(drop(act(fc1(x)))))` on tokens `[B, N, C]`, faster if act is GELU."""
 
-    def __init__(
-        self, dim: int, hidden_dim: int, approximate: Approximation = "none", drop: float = 0.0, device=None, dtype=None
-    ) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim, device=device, dtype=dtype)
-        self.act = nn.GELU(approximate=approximate)
-        self.drop1 = nn.Dropout(drop)
-        self.fc2 = nn.Linear(hidden_dim, dim, device=device, dtype=dtype)
-        self.drop2 = nn.Dropout(drop)
+    fc1: nn.Linear  # type: ignore[assignment]  # a convolution only with use_conv
+    fc2: nn.Linear  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
         if is_fused(x, self.fc1) and self.fc1.out_features * x[..., 0].numel() > HIDDEN_SIZE:
@@ -40,7 +32,7 @@ class Mlp(nn.Module):
         return self.feed_forward(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        x = self.drop1(linear_gelu(x, self.fc1, self.act))
+        x = self.norm(self.drop1(linear_gelu(x, self.fc1, self.act)))
         return self.drop2(linear(x, self.fc2))
 
 
@@ -54,7 +46,7 @@ def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) 
     return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 
 
-def linear_gelu(x: Tensor, layer: nn.Linear, act: nn.GELU) -> Tensor:
+def linear_gelu(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:
     """Return `act(layer(x))` of tokens `[..., C]`, in less time and memory if both are plain layers."""
     plain = is_plain(layer, nn.Linear) and type(act) is nn.GELU
     if not plain or torch.is_grad_enabled() or not is_eager(x):

@@ -17,6 +17,7 @@ from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.embed import grid_of_positions
 from soft_vit.layers.follow_map import FollowsMap, follow_map
+from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
 
@@ -84,7 +85,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
             class_token=class_token,
             global_pool=global_pool,
             attn_layer=attn_layer(attention, feat_size=grid, **options),
-            **kwargs,
+            **{"mlp_layer": Mlp, **kwargs},
         )
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):

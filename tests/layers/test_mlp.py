@@ -1,6 +1,7 @@
 """The feed-forward layer, fused on a CPU only for plain layers and inputs."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -41,7 +42,10 @@ def calls(monkeypatch):
     ],
 )
 def test_fused_is_as_exact_as_separate_operations(approximate, shape, dtype, autocast, calls):
-    mlp, x = Mlp(24, 96, approximate, dtype=dtype).eval(), (3 * torch.randn(shape)).to(dtype)
+    mlp, x = (
+        Mlp(24, 96, act_layer=partial(nn.GELU, approximate), dtype=dtype).eval(),
+        (3 * torch.randn(shape)).to(dtype),
+    )
     exact = copy.deepcopy(mlp).double()
     hidden = F.gelu(F.linear(x.double(), exact.fc1.weight, exact.fc1.bias), approximate=approximate)
     expected = F.linear(hidden, exact.fc2.weight, exact.fc2.bias).detach()
@@ -100,7 +104,7 @@ def test_tangents_are_not_lost():
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_large_hidden_maps_are_computed_in_parts(approximate, calls, monkeypatch):
-    mlp, x = Mlp(24, 96, approximate).eval(), 3 * torch.randn(2, 35, 24)
+    mlp, x = Mlp(24, 96, act_layer=partial(nn.GELU, approximate)).eval(), 3 * torch.randn(2, 35, 24)
     with torch.inference_mode():
         expected = mlp(x)
         # Nine tokens of 96 channels.
