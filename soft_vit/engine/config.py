@@ -52,8 +52,8 @@ _NOTED = {
     "RecipeDataPreprocessor": {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD},
     "TimmEvalCrop": {"crop_pct": DEFAULT_CROP_PCT, "crop_mode": "center", "interpolation": "bicubic"},
 }
-# Keys that MMEngine reads from a config, in addition to the arguments of its Runner.
-_READ_BY_RUNNER = {
+# Keys that MMEngine reads from a config.
+_READ_BY_RUNNER = inspect.signature(Runner.__init__).parameters.keys() | {
     "activation_checkpointing",
     "compile",
     "custom_imports",
@@ -175,10 +175,9 @@ def _set_options(cfg: Config, options: Mapping[str, Any]) -> None:
 
 
 def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
-    read = _READ_BY_RUNNER | inspect.signature(Runner.__init__).parameters.keys()
     for option in options:
         key = option.partition(".")[0]
-        if key not in read and not (key in _SHARED and _reaches(cfg, key)):
+        if key not in _READ_BY_RUNNER and not (key in _SHARED and _reaches(cfg, key)):
             raise ValueError(f"An option must change the run, got {option}, which is not read.")
 
 
@@ -252,10 +251,13 @@ def _share_data_root(cfg: Config, old: Any) -> None:
     for dataset in _datasets_of(cfg):
         if _takes_data_root(dataset) and dataset.get("data_root") in (None, old):
             dataset["data_root"] = cfg.data_root
-    for place, entry in entries(cfg) if old not in (None, cfg.data_root) else ():
+    is_moved = old not in (None, cfg.data_root)
+    read = {key: value for key, value in cfg.items() if is_moved and key in _READ_BY_RUNNER}
+    for place, entry in entries(read):
         for key, value in entry.items():
-            if isinstance(value, str) and value.startswith(old):
-                raise ValueError(f"{place}.{key} must follow data_root={cfg.data_root}, got {value}; set it as well.")
+            if isinstance(value, str) and f"{value}/".startswith(f"{old.rstrip('/')}/"):
+                name = f"{place}.{key}".lstrip(".")
+                raise ValueError(f"{name} must follow data_root={cfg.data_root}, got {value}; set it as well.")
 
 
 def _hold_out(cfg: Config) -> None:

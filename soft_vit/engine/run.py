@@ -17,6 +17,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.config import class_of, resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.data.datasets import TimmDataset
 from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
@@ -99,8 +100,9 @@ def train(
         say=said.append,
     )
     dataset = cfg.train_dataloader.dataset
-    if issubclass(class_of(dataset, DATASETS) or object, ReadingDataset):
-        # Before the runner creates files and logs its config.
+    kind = class_of(dataset, DATASETS) or object
+    if issubclass(kind, ReadingDataset) and kind is not TimmDataset:
+        # Before the runner creates files and logs its config. A data set of timm may still be downloaded.
         require_data_root(dataset.get("data_root"))
     with traceback_in_log(), listening(stop_signals):
         runner = build_runner(cfg)

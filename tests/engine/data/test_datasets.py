@@ -26,6 +26,15 @@ from soft_vit.engine.resume.position import PositionSampler
 # Data sets of labelled images.
 
 
+def test_the_first_run_downloads(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("soft_vit.engine.data.datasets.find_named_images", lambda *given: asked.append(given) or 1 / 0)
+    options = {"data_root": str(tmp_path / "new"), "load_from": None}
+    with pytest.raises(ZeroDivisionError):
+        train(CONFIGS / "finetune" / "soft_tiny_flowers.py", options=options, work_dir=tmp_path / "run")
+    assert asked == [("torch/flowers102", options["data_root"], "train", True)]
+
+
 @pytest.mark.parametrize("name", ["ShapesDataset", "soft_vit.ShapesDataset"])
 def test_found_by_name_with_mmpretrain_pipeline(name):
     with DefaultScope.overwrite_default_scope("mmpretrain"):
