@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.plain import is_plain
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
@@ -51,7 +52,11 @@ class UnprojectedAttention(Attention):
         return linear_attention(q, k, v, layout, eps=1e-6, phi=elu_features)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k = split_parts(F.linear(x, self.qk.weight.flatten(1), self.qk.bias), 2, self.num_heads)
+        if is_plain(self.qk, nn.Conv2d):
+            qk = F.linear(x, self.qk.weight.flatten(1), self.qk.bias)
+        else:
+            qk = self.qk(x.mT[..., None])[..., 0].mT
+        q, k = split_parts(qk, 2, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         return merge_heads(self.attend(q, k, split_heads(x, self.num_heads), layout))
 

@@ -70,13 +70,13 @@ class ConvDownsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
-        if not torch.compiler.is_compiling():
+        units: Any = self.conv
+        if not torch.compiler.is_compiling() or type(units[1].conv) is not nn.Conv2d:
             x = pad_to_multiple(x, 2)
             hidden = self.hidden * x.shape[2] * x.shape[3]
             return self.conv(x) if self.training else in_image_parts(self.conv, x, hidden)
         # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
         # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
-        units: Any = self.conv
         widen, reduce, project = units
         x = F.pad(widen(F.pad(x, (0, 1, 0, 1))), (1, 0, 1, 0))
         x = F.conv2d(x, reduce.conv.weight, reduce.conv.bias, stride=2, groups=reduce.conv.groups)

@@ -142,7 +142,8 @@ class ViG(base.StagedModel):
         return x + tokens_to_map(pos_embed, feat_size)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        old, new = (self.grids(base.check_image_size(size))[0] for size in (self.img_size, img_size))
+        img_size = base.check_image_size(img_size, base.MIN_IMAGE_SIDE)
+        old, new = (self.grids(size)[0] for size in (self.img_size, img_size))
         pos_embed = base.resample_pos_embed(self.pos_embed.detach(), old, new, mode="bicubic").clone()
         self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
         super().set_input_size(img_size)

@@ -190,8 +190,22 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     for name, value in model.state_dict().items():
         torch.testing.assert_close(built.state_dict()[name], value, msg=name)
     torch.testing.assert_close(built(x), together)
-    with pytest.raises(ValueError, match="16"):
-        model(x[:, :, :16])
+    for call in (lambda: model(x[:, :, :16]), lambda: model.set_input_size(16)):
+        with pytest.raises(ValueError, match="16"):
+            call()
+    torch.testing.assert_close(model(x), together)
+
+
+@every_family
+def test_layers_are_called_unless_they_are_plain(family: str) -> None:
+    """Adapters replace the class of a layer, and compute in its forward."""
+    model, called = create(family), set()
+    for name, layer in model.named_modules():
+        if type(layer) in (nn.Linear, nn.Conv2d):
+            layer.__class__ = type("Adapter", (type(layer),), {})
+            layer.register_forward_hook(lambda *_, name=name: called.add(name))
+    model(images(2, 64, 64))
+    assert called == {name for name, layer in model.named_modules() if type(layer).__name__ == "Adapter"}
 
 
 @pytest.mark.slow
