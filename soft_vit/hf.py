@@ -236,17 +236,18 @@ def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Mo
 
 def _replacement(tower: Any, old: Any, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
     """Return an attention with the weights of an old one, the names of these, and names that are dropped."""
-    old = old.attn if isinstance(old, SwappedAttention) else old
+    old, config = old.attn if isinstance(old, SwappedAttention) else old, tower.config
     names = ("block_heads", "num_heads", "num_attention_heads")
     num_heads = next(getattr(old, name) for name in names if hasattr(old, name))
     source = projections(old)
     source = {name.replace("o_proj.", "proj.").replace("out_proj.", "proj."): x for name, x in source.items()}
     attn = VIT_ATTENTIONS[kind](
-        tower.config.hidden_size,
+        config.hidden_size,
         num_heads,
         qkv_bias=not source or any(name in source for name in ("q.bias", "v.bias")),
         proj_bias=not source or "proj.bias" in source,
-        feat_size=_grid(tower.config),
+        attn_drop=getattr(config, "attention_probs_dropout_prob", getattr(config, "attention_dropout", 0.0)),
+        feat_size=_grid(config),
         **options,
         **get_device_dtype(tower),
     )

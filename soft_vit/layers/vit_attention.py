@@ -187,8 +187,8 @@ globals().update({cls.__name__: cls for cls in VIT_ATTENTIONS.values()})
 
 
 def check_options(kind: str, options: dict[str, Any]) -> None:
-    """ValueError for an option that the attention type does not have."""
-    accepted = {*attention_options(attention_class(kind)), "sr_ratio"}
+    """ValueError for an option that the attention type does not have, or gets from its block."""
+    accepted = {*attention_options(attention_class(kind)), "sr_ratio"} - BLOCK_ARGUMENTS
     unknown = sorted(options.keys() - accepted)
     if unknown:
         raise ValueError(f"Options of {kind!r} must be among {', '.join(sorted(accepted))}, got {unknown[0]!r}.")
