@@ -238,8 +238,8 @@ class Linearisation:
             self._end_phase(samples)
         optimizer, losses = None, None
         images = batches(self.step)
-        quiet = distributed.is_initialized() and distributed.get_rank() > 0
-        with tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=quiet) as bar:
+        rank = distributed.get_rank() if distributed.is_initialized() else 0
+        with tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=rank > 0) as bar:
             while self.step < self.plan.ends[2]:
                 in_first = self.step < self.plan.ends[0]
                 if optimizer is None:
@@ -256,6 +256,8 @@ class Linearisation:
                     if path is not None:
                         self._save(path, optimizer)
                     raise
+                # A run that continues draws what it would have drawn.
+                torch.manual_seed(hash((self.plan.seed, rank, self.step)))
                 with torch.autocast(device.type, torch.bfloat16, enabled=self.plan.bf16):
                     loss = losses(x, in_first)
                 optimizer.zero_grad(set_to_none=True)
