@@ -58,6 +58,8 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     processes = 1 if cfg.launcher == "none" else int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS", 1))
     images = processes * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
     optimizer = cfg.optim_wrapper.optimizer
+    if "lr" not in optimizer:
+        raise ValueError(f"optim_wrapper.optimizer.lr must be set to be scaled, got {dict(optimizer)}.")
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     schedulers = cfg.get("param_scheduler") or []
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:

@@ -83,7 +83,7 @@ def choose_attention(
     mode = "training" if training else "inference"
     scores = gym_scores()
     good = {kind for kind in MIXES_ALL if scores.get(kind, 0.0) >= scores["softmax"] - MOST_LOST}
-    wanted = set(kinds or MIXES_ALL)
+    wanted = {kinds} if isinstance(kinds, str) else set(kinds or MIXES_ALL)
     figures = {(kind, tokens): both for (kind, of, tokens), both in table.figures.items() if of == mode}
     if unknown := sorted(wanted - {kind for kind, _ in figures} if kinds else ()):
         raise ValueError(f"kinds must be names of soft_vit.layers.ATTENTIONS, got {unknown}.")

@@ -51,7 +51,7 @@ VIT_MODELS: dict[str, dict[str, Any]] = {
 
 
 class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
-    """timm's VisionTransformer with one of the attentions in every block; images `[B, 3, H, W]`.
+    """timm's VisionTransformer with one of the attentions in every block; images `[B, in_chans, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
     class_token, global_pool: by default a class token, and pooling by it, if the attention treats it as any other
