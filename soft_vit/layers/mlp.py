@@ -1,7 +1,7 @@
 """The feed-forward layer of a block, and how to compute it in less time or memory."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import timm.layers.mlp as timm_mlp
 import torch
@@ -10,6 +10,7 @@ from timm.layers import register_notrace_function, register_notrace_module
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from soft_vit.layers.embed import conv_shortcut, map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.cpu import can_fuse_linear, fused_linear, on_cpu_without_gradients
 from soft_vit.ops.numerics import is_eager
@@ -44,6 +45,32 @@ def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) 
     if not on_cpu_without_gradients(x) or hidden * x.shape[0] <= HIDDEN_SIZE:
         return compute(x)
     return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
+
+
+class ConvMlp(nn.Module):
+    """`fc2(gelu(u + dwc(u)))` with `u = gelu(fc1(x))` on tokens `[B, N, C]`; dwc is a depthwise convolution."""
+
+    conv_name: ClassVar[str] = "dwc"
+    has_second_act: ClassVar[bool] = True
+
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
+        self.act = nn.GELU()
+        conv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
+        self.add_module(self.conv_name, conv)
+        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
+
+        def compute(x: Tensor) -> Tensor:
+            x = conv_shortcut(tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size), conv, act)
+            return self.drop(linear(map_to_tokens(x), self.fc2))
+
+        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
 
 
 def linear_gelu(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:

@@ -14,11 +14,11 @@ from timm.layers import DropPath
 from timm.models import register_model
 from torch import Tensor, nn
 
+from soft_vit.layers import mlp
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, conv_norm_act, conv_shortcut, map_to_tokens, tokens_to_map
-from soft_vit.layers.mlp import in_image_parts, linear, linear_gelu
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -77,23 +77,11 @@ class TokenNorm(nn.Module):
         return self.norm(map_to_tokens(x))
 
 
-class ConvMlp(nn.Module):
-    """`fc2(u + dwconv(u))` with `u = gelu(fc1(x))` on tokens `[B, N, C]`; dwconv is a depthwise convolution."""
+class ConvMlp(mlp.ConvMlp):
+    """The MLP with a convolution, without an activation behind it, by the released name."""
 
-    def __init__(self, dim: int, hidden_dim: int, device=None, dtype=None) -> None:
-        super().__init__()
-        dd = {"device": device, "dtype": dtype}
-        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
-        self.act = nn.GELU()
-        self.dwconv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
-        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
-
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        def compute(x: Tensor) -> Tensor:
-            x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
-            return linear(map_to_tokens(conv_shortcut(x, self.dwconv)), self.fc2)
-
-        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
+    conv_name = "dwconv"
+    has_second_act = False
 
 
 class Block(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last, conv_shortcut
-from soft_vit.layers.mlp import Mlp, in_image_parts, linear, linear_gelu
+from soft_vit.layers.mlp import ConvMlp, Mlp
 from soft_vit.models.base import (
     StagedModel,
     create_staged,
@@ -59,26 +59,6 @@ class ConvStem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(channels_last(pad_to_multiple(x, 4)))
-
-
-class ConvMlp(nn.Module):
-    """`fc2(gelu(u + dwc(u)))` with `u = gelu(fc1(x))` on tokens `[B, N, C]`; dwc is a depthwise convolution."""
-
-    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
-        super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
-        self.act = nn.GELU()
-        self.dwc = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
-        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
-        self.drop = nn.Dropout(drop)
-
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        def compute(x: Tensor) -> Tensor:
-            x = tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size)
-            return self.drop(linear(map_to_tokens(conv_shortcut(x, self.dwc, self.act)), self.fc2))
-
-        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
 
 
 @register_notrace_module
