@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = ArgumentParser(__doc__)
     add = parser.add_argument
-    add("config", nargs="?", metavar="CONFIG", help=f"the config (default: {IMAGENET})")
+    add("config", nargs="?", metavar="CONFIG", help="the config (default: configs/soft_tiny.py)")
     add("subject", nargs="?", metavar="CHECKPOINT", help="weights of the config's model")
     add("--model", metavar="NAME", help="a timm model, instead of CHECKPOINT")
     weights = parser.add_mutually_exclusive_group()

@@ -24,6 +24,8 @@ WIDTH, HEIGHT, LEFT, TOP = 900, 580, 60, 50
 LETTER, LINE = 6.5, 12
 """Width and height of a label's letters, in pixels."""
 
+Point = tuple[float, float]
+
 
 def read_rates(path: Path) -> dict[str, Spread]:
     """Return the images per second of inference by model, of a CSV file of `python -m benchmarks models`."""
@@ -44,9 +46,9 @@ def short(name: str) -> str:
     return name.partition("_patch")[0].removesuffix("_p16_224")
 
 
-def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, float]]:
-    """Return where the label of each point (x, y, words) begins: near it, and on little of the others."""
-    dots, highest = [(x - 7, y - 7, x + 7, y + 7) for x, y, _ in points], min(y for _, y, _ in points)
+def _places(points: Sequence[tuple[float, float, str]], others: Sequence[Point]) -> list[Point]:
+    """Return where the label of each point (x, y, words) begins: near it, and on little of the others (x, y)."""
+    dots, highest = [(x - 7, y - 7, x + 7, y + 7) for x, y in others], min(y for _, y in others)
     found: dict[int, tuple[float, float, tuple[float, ...]]] = {}
     # Each label is placed again once the others have their places.
     for i, (x, y, words) in 4 * [*enumerate(points)]:
@@ -68,7 +70,7 @@ def _places(points: Sequence[tuple[float, float, str]]) -> list[tuple[float, flo
 
 
 def _panel(top: float, title: str, spreads: Mapping[str, Spread], models: Mapping[str, Published]) -> str:
-    """Draw accuracy against the logarithm of images per second."""
+    """Draw accuracy against the logarithm of images per second, with names where no other of a kind wins in both."""
     rates = {name: spread.median for name, spread in spreads.items() if name in models}
     names = list(rates)
     slowest, fastest = (math.log10(pick(rates[name] for name in names)) for pick in (min, max))
@@ -89,13 +91,20 @@ def _panel(top: float, title: str, spreads: Mapping[str, Spread], models: Mappin
         for rate in (10**power, 2 * 10**power, 5 * 10**power):
             if slowest <= math.log10(rate) <= fastest:
                 parts.append(text(across(rate), floor + 18, f"{rate:g}", "s", "middle"))
-    points = [(across(rates[name]), up(models[name].top1), short(name)) for name in names]
-    for name, (x, y, words), (left, base) in zip(names, points, _places(points), strict=True):
+    places = {name: (across(rates[name]), up(models[name].top1)) for name in names}
+    parts += [dot(*places[name], models[name].kind, short(name)) for name in names]
+
+    def is_best(name: str) -> bool:
+        rivals = (other for other in names if models[other].kind == models[name].kind)
+        return not any(rates[other] > rates[name] and models[other].top1 > models[name].top1 for other in rivals)
+
+    points = [(*places[name], short(name)) for name in names if is_best(name)]
+    for (x, y, words), (left, base) in zip(points, _places(points, list(places.values())), strict=True):
         if abs(base - y) > 2 * LINE:
             # A line leads to a label that is not next to its point.
             near = min(max(x, left), left + LETTER * len(words))
             parts.append(f'<path class="thin" d="M{x:.1f} {y:.1f} L{near:.1f} {base - LINE / 3:.1f}"/>')
-        parts += [dot(x, y, models[name].kind), text(round(left, 1), round(base, 1), words, "s")]
+        parts.append(text(round(left, 1), round(base, 1), words, "s"))
     return "\n".join(parts)
 
 

@@ -188,8 +188,8 @@
       this.input = paint(board, this.canvas);
       this.asked = board.tiles.find((tile) => tile.left === board.cue.left);
       this.said.replaceChildren(
-        "The cue, whose right half is white, asks: which colour is right of ",
-        this.swatch(board.cue.left), "? Answer: ", this.swatch(this.asked.right), ". ",
+        "The cue, whose right half is white, asks: which colour shares a tile with ",
+        this.swatch(board.cue.left), " on the left? Answer: ", this.swatch(this.asked.right), ". ",
         make("span", "demo-hint", "Click a colour to change it, or an empty place to move the cue there."),
       );
       this.showCells();

@@ -62,7 +62,8 @@ def export(
             report(f"  {check_drop(path, quantized, source, max_drop)}")
             path = quantized
         write_atomically(out, path.read_bytes())
-    report(f"Written: {out} ({out.stat().st_size / 1e6:.1f} MB), relative error {worst:.1e}")
+    error = "" if int8 else f", relative error {worst:.1e}"
+    report(f"Written: {out} ({out.stat().st_size / 1e6:.1f} MB){error}")
     return out
 
 

@@ -143,7 +143,7 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
 def _draw_curves(history: dict[str, Any], cost: Cost, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3), layout="constrained")
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
     errors, *costs = figure.subplots(1, 3)
     for name in PHASES:
         if name in history:
@@ -154,12 +154,13 @@ def _draw_curves(history: dict[str, Any], cost: Cost, path: Path) -> None:
     for place, (axes, label, scale) in enumerate(zip(costs, ("ms", "MiB"), (1000, 2**-20), strict=True)):
         for who in ("teacher", "student"):
             axes.plot(list(cost), [scale * of[who][place] for of in cost.values()], marker="o", label=who)
-        axes.set(xlabel="pixels", ylabel=label, xscale="log", yscale="log", title=("time", "memory")[place])
+        axes.set(xlabel="pixels", ylabel=label, xscale="log", title=("time", "memory")[place])
+        axes.set_yscale(("log", "linear")[place])
         axes.set_xticks(list(cost), [str(size) for size in cost], fontsize=7)
         axes.minorticks_off()
     for axes in (errors, *costs):
         axes.grid(alpha=0.3)
-        axes.legend()
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
     figure.savefig(path, dpi=90)
 
 

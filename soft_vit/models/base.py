@@ -140,6 +140,18 @@ def resample_and_check(
             raise WeightsError(f"{prefix}{name} must be of shape {tuple(own.shape)}, got {tuple(given.shape)}.")
 
 
+class SingleBlock(nn.Module):
+    """A block on maps `[B, C, H, W]` that may be a stage by itself, and is then checkpointed as one."""
+
+    grad_checkpointing: bool = False
+
+    def apply_layers(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)
+
+
 class Stage(nn.Module):
     """Blocks of one resolution on maps `[B, C, H, W]`.
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, RmsNorm2d, register_notrace_module, trunc_normal_
-from timm.models import checkpoint, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
@@ -44,7 +44,7 @@ class SwiGLU(nn.Module):
 
 
 @register_notrace_module
-class ViGBlock(nn.Module):
+class ViGBlock(base.SingleBlock):
     """Attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
 
     plain: a block of the plain form, which counts as a stage, with RMSNorms; otherwise with LayerNorms.
@@ -55,8 +55,6 @@ class ViGBlock(nn.Module):
         self, dim: int, num_heads: int, plain: bool, drop: float, drop_path: float, dd: dict[str, Any], **options: Any
     ) -> None:
         super().__init__()
-        # For `ViG`, where each block is a stage; `Stage` checkpoints its blocks itself.
-        self.grad_checkpointing = False
         self.attn_norm = nn.RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd)
         self.attn = GatedLinearAttention(dim, num_heads, qkv_bias=False, proj_drop=drop, **options, **dd)
         self.drop_path1 = DropPath(drop_path)
@@ -69,9 +67,6 @@ class ViGBlock(nn.Module):
         x = map_to_tokens(x)
         x = x + self.drop_path1(self.attn(self.attn_norm(x), feat_size))
         return tokens_to_map(x + self.drop_path2(self.mlp(self.mlp_norm(x))), feat_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)
 
 
 def reduction(

@@ -9,7 +9,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 from typing import Any, ClassVar
 
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import checkpoint, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -17,6 +17,7 @@ from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last, conv_shortcut
 from soft_vit.layers.mlp import ConvMlp, Mlp
 from soft_vit.models.base import (
+    SingleBlock,
     StagedModel,
     create_staged,
     drop_path_rates,
@@ -62,7 +63,7 @@ class ConvStem(nn.Module):
 
 
 @register_notrace_module
-class ViTTTBlock(nn.Module):
+class ViTTTBlock(SingleBlock):
     """A depthwise convolution, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
 
     conv: use an MLP with a convolution, and rotary position embeddings in the attention, as in the pyramid.
@@ -83,8 +84,6 @@ class ViTTTBlock(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
-        # For `ViTTT`, where each block is a stage; `Stage` checkpoints its blocks itself.
-        self.grad_checkpointing = False
         self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
         self.attn = TTTAttention(dim, num_heads, rope=conv, proj_drop=proj_drop, **dd)
@@ -100,9 +99,6 @@ class ViTTTBlock(nn.Module):
         hidden = self.norm2(x)
         hidden = self.mlp(hidden, feat_size) if self.conv else self.mlp(hidden)
         return tokens_to_map(x + self.drop_path2(hidden), feat_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)
 
 
 class ViTTT(StagedModel):

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import checkpoint, register_model
+from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
+from soft_vit.models import base
 from soft_vit.models.base import StagedModel, create_staged, drop_path_rates, imagenet_cfg, make_default_cfgs
 from soft_vit.ops.layout import Layout
 
@@ -24,7 +25,7 @@ __all__ = ["WeightFormer"]
 
 
 @register_notrace_module
-class WeightFormerBlock(nn.Module):
+class WeightFormerBlock(base.SingleBlock):
     """A depthwise convolution and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
 
     dynamic: take the convolution and the first layer of the MLP with weights of each image, after a LayerNorm that the
@@ -37,7 +38,6 @@ class WeightFormerBlock(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dynamic = dynamic
-        self.grad_checkpointing = False
         self.norm1 = LayerNorm2d(dim, eps=1e-6, **dd) if dynamic else nn.Identity()
         self.dwc = DynamicConv(dim, **dd) if dynamic else nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
@@ -54,9 +54,6 @@ class WeightFormerBlock(nn.Module):
         hidden = self.linear1(hidden, Layout(feat_size)) if self.dynamic else self.linear1(hidden)
         hidden = self.drop(self.linear2(self.drop(F.gelu(hidden))))
         return tokens_to_map(x + self.drop_path(hidden), feat_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)
 
 
 class WeightFormer(StagedModel):

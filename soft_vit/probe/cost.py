@@ -84,7 +84,8 @@ def machine_description(device: str | torch.device = "cpu") -> str:
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        name = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+        count = torch.get_num_threads()
+        name = f"{_cpu_name()}, {count} thread{'s' * (count > 1)}"
     return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
 
 
