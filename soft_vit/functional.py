@@ -124,13 +124,7 @@ def _nystrom(
 
 
 def _skyformer(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    sr_ratio: int = 1,
-    max_landmarks: Grid = 7,
-    ridge: float = 0.01,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int = 1, max_landmarks: Grid = 7, ridge: float = 0.01
 ) -> Tensor:
     limit = grid_limit("max_landmarks", max_landmarks, sequence=True)
     return skyformer_attention(q, k, v, layout, at_least("sr_ratio", sr_ratio), limit, ridge)

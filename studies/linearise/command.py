@@ -55,7 +55,12 @@ MARGIN = 10
 
 
 def study_runs(
-    tasks: Sequence[str], kinds: Sequence[str], variants: Sequence[str], seeds: int, steps: Sequence[int]
+    tasks: Sequence[str],
+    kinds: Sequence[str],
+    variants: Sequence[str],
+    seeds: int,
+    steps: Sequence[int],
+    rate: float | None = None,
 ) -> list[Run]:
     """Return the runs, seed by seed, so that a study that is stopped early has whole tables of fewer seeds.
 
@@ -67,7 +72,7 @@ def study_runs(
         # A teacher of few blocks has no variant that keeps them all.
         if (not options or kind not in PLAIN_ALONE) and keep < TASKS[task].depth:
             name = f"{kind}:{options}" if options else kind
-            runs.append(Run(task, name, keep, seed, *steps, rate2=TASKS[task].rate))
+            runs.append(Run(task, name, keep, seed, *steps, rate2=rate or TASKS[task].rate))
             check_options(*parse_kind(runs[-1].kind))
     return runs
 
@@ -154,15 +159,20 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--variants", nargs="+", default=["plain"], choices=list(VARIANTS), help="(default: plain)")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each kind")
     parser.add_argument("--steps", type=int, nargs=2, default=[400, 1200], metavar="N", help="by phase (400 1200)")
+    parser.add_argument("--rate", type=float, help="highest one of the second phase (default: that of the task)")
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")
     args = parser.parse_args(argv)
-    runs = study_runs(args.tasks, args.kinds, args.variants, args.seeds, args.steps)
+    runs = study_runs(args.tasks, args.kinds, args.variants, args.seeds, args.steps, args.rate)
     if not args.no_train:
         torch.set_num_threads(1)
         train(runs, args.out)
     command = shlex.join(["python", "-m", "studies", "linearise", *(word for word in argv if word != "--no-train")])
     results = read_results(Path(f"{args.out}.jsonl"))
-    found = {run: result for run, result in results.items() if [run.steps1, run.steps2] == args.steps}
+    found = {
+        run: result
+        for run, result in results.items()
+        if ([run.steps1, run.steps2], run.rate2) == (args.steps, args.rate or TASKS[run.task].rate)
+    }
     write_report(found, args.out, command)
     print(f"Written: {args.out}.md and .csv.")

@@ -96,12 +96,7 @@ class ShapeImages(Sequence):
     """
 
     def __init__(
-        self,
-        length: int,
-        split: str = "train",
-        seed: int = 0,
-        size: int | tuple[int, int] = 64,
-        scene: str = "shape",
+        self, length: int, split: str = "train", seed: int = 0, size: int | tuple[int, int] = 64, scene: str = "shape"
     ) -> None:
         check_choice("scene", scene, tuple(SCENES))
         check_choice("split", split, tuple(SPLITS))

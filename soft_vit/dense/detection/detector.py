@@ -108,12 +108,7 @@ class TorchvisionDetector(BaseModel):
     """
 
     def __init__(
-        self,
-        detector: nn.Module,
-        *,
-        num_classes: int,
-        first_label: int,
-        data_preprocessor: dict | None = None,
+        self, detector: nn.Module, *, num_classes: int, first_label: int, data_preprocessor: dict | None = None
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
         self.detector = detector

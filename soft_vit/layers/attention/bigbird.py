@@ -89,13 +89,7 @@ def block_attention(
 
 
 def bigbird_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    block_size: int,
-    num_random: int,
-    dropout_p: float = 0.0,
-    fused: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, block_size: int, num_random: int, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Attend from each block of tokens to the blocks near it, the global and some random ones.
 

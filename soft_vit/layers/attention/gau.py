@@ -145,12 +145,7 @@ class GatedAttentionUnit(Attention):
             return gated(squared_relu_attention(q, k, values, count, self.dropout_p), gate)
 
     def _linear(
-        self,
-        v: Tensor,
-        z: Tensor,
-        mask: Tensor | None,
-        gate: Tensor | None,
-        z_source: tuple[Tensor, nn.Linear] | None,
+        self, v: Tensor, z: Tensor, mask: Tensor | None, gate: Tensor | None, z_source: tuple[Tensor, nn.Linear] | None
     ) -> Tensor:
         """Attend by squared ReLUs within chunks of consecutive tokens, plus `q (k^T v) / N` over all tokens.
 

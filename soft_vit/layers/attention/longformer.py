@@ -66,14 +66,7 @@ class LongformerAttention(ScoreAttention):
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
 
     def attend(  # type: ignore[override]  # the global tokens have projections of their own
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        q_global: Tensor,
-        k_global: Tensor,
-        v_global: Tensor,
-        layout: Layout,
+        self, q: Tensor, k: Tensor, v: Tensor, q_global: Tensor, k_global: Tensor, v_global: Tensor, layout: Layout
     ) -> Tensor:
         """Mix values `[B, heads, P + N, C / heads]` to a result of that shape.
 
