@@ -32,6 +32,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)")
 REMOTE = re.compile(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([^:/]+)[:/](.+?)(?:\.git)?")
 # A paragraph of one picture.
 PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
+CHART = re.compile(r"(crossovers|curves|inference|memory|scatter|scores|training)\w*\.(png|svg)")
 # The demo of the start page runs on this npm package, on these of its files.
 RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
@@ -196,4 +197,10 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
         if f'id="{name}"' not in html:
             log.warning(f"{name} is public and missing from {page.file.src_uri}.")
     html = html.replace(DEMO, f"{DEMO[:-1]} data-ready>" if runtime() else NO_DEMO + DEMO)
-    return PICTURE.sub(r"<figure>\1<figcaption>\2</figcaption></figure>", html)
+    return PICTURE.sub(_figure, html)
+
+
+def _figure(picture: re.Match[str]) -> str:
+    """Return a picture with its caption; the style sheet turns charts dark, and lets them scroll on phones."""
+    kind = ' class="chart"' if CHART.search(picture[1]) else ""
+    return f"<figure{kind}>{picture[1]}<figcaption>{picture[2]}</figcaption></figure>"
