@@ -8,7 +8,7 @@ from models.zoo.families import FAMILIES, SMALL
 from models.zoo.generated import family_of, images, shapes
 from torch import Tensor, nn
 
-from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, linear_window, window_shift
+from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, linear_window, window_mask, window_shift
 
 BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", "v2", "swin")]
 
@@ -58,6 +58,13 @@ def test_linear_windows(feat_size: tuple[int, int], window: int, size: tuple[int
     assert linear_window(feat_size, window) == size
     assert window_shift(feat_size, size, True) == shift
     assert window_shift(feat_size, size, False) == 0
+
+
+def test_masked_pairs_of_windows_have_no_weight() -> None:
+    """Denormal weights, as of a mask of -100, would slow products down."""
+    weights = window_mask(torch.zeros(1), (9, 7), (4, 4), 2).softmax(-1)
+    assert set((weights == 0).unique().tolist()) == {False, True}
+    assert weights[weights > 0].min() >= 1 / 16
 
 
 def test_an_odd_map_is_padded_before_its_first_convolution() -> None:
