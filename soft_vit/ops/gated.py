@@ -59,7 +59,7 @@ def gated_linear_attention(
         q_ahead, k_ahead = q * near_ahead.exp(), k * (-near_ahead).exp()
         q_back, k_back = q * near_back.exp(), k * (-near_back).exp()
         # Both directions see the token itself.
-        out = (((q_ahead @ k_ahead.mT).tril_() + (q_back @ k_back.mT).triu_()) @ v).flatten(1, 2)
+        out = ((q_ahead @ k_ahead.mT).tril_().add_((q_back @ k_back.mT).triu_()) @ v).flatten(1, 2)
         q, k = torch.cat([q_ahead, q_back], dim=-1), torch.cat([k_ahead, k_back], dim=-1)
         read, give, whole = (torch.cat(pair, dim=-1) for pair in zip(decays_ahead, decays_back, strict=True))
         if size < CHUNK:

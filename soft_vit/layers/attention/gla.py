@@ -99,4 +99,4 @@ class GatedLinearAttention(Attention):
         far = self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()
         y = rms_norm(far, self.g_norm).to(u.dtype)
         near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).to(u.dtype)
-        return self.proj_drop(self.proj(self.act(near + self.g_proj(u).sigmoid() * (y - near))))
+        return self.proj_drop(self.proj(self.act(torch.lerp(near, y, self.g_proj(u).sigmoid()))))
