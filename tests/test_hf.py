@@ -237,3 +237,11 @@ def test_mistakes(registered, tmp_path):
     causal.set_attn_implementation("soft_vit_linear")
     with pytest.raises(ValueError, match="causal"):
         causal(torch.zeros(1, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("name", "rate"), [("vit", "attention_probs_dropout_prob"), ("siglip", "attention_dropout")])
+def test_dropout_of_weights_is_kept(name, rate):
+    model = make(name)
+    setattr(soft_vit.hf.vision_attentions(model)[0].config, rate, 0.25)
+    soft_vit.swap_attention(model, "softmax")
+    assert {swapped.attn.attn_drop for *_, swapped in soft_vit.hf.vision_attentions(model)[1]} == {0.25}

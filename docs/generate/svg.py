@@ -8,7 +8,8 @@ def text(x: float, y: float, words: str, style: str = "", anchor: str = "start")
 
 
 def dot(x: float, y: float, style: str, title: str = "") -> str:
-    return f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{title}</title></circle>'
+    end = f"><title>{title}</title></circle>" if title else "/>"
+    return f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"{end}'
 
 
 def picture(title: str, width: int, height: int, colours: Mapping[str, tuple[str, str]], parts: Iterable[str]) -> str:

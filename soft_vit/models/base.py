@@ -146,6 +146,7 @@ class SingleBlock(nn.Module):
     grad_checkpointing: bool = False
 
     def apply_layers(self, x: Tensor) -> Tensor:
+        """Return the map after the block, of the shape of x."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:

@@ -42,10 +42,8 @@ def calls(monkeypatch):
     ],
 )
 def test_fused_is_as_exact_as_separate_operations(approximate, shape, dtype, autocast, calls):
-    mlp, x = (
-        Mlp(24, 96, act_layer=partial(nn.GELU, approximate), dtype=dtype).eval(),
-        (3 * torch.randn(shape)).to(dtype),
-    )
+    mlp = Mlp(24, 96, act_layer=partial(nn.GELU, approximate), dtype=dtype).eval()
+    x = (3 * torch.randn(shape)).to(dtype)
     exact = copy.deepcopy(mlp).double()
     hidden = F.gelu(F.linear(x.double(), exact.fc1.weight, exact.fc1.bias), approximate=approximate)
     expected = F.linear(hidden, exact.fc2.weight, exact.fc2.bias).detach()
