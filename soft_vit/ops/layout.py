@@ -4,6 +4,7 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows 
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,21 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
+def window(side: int, sequence: bool) -> tuple[int, int]:
+    """Return the size of a window with this side on a map, or with this length along a sequence."""
+    return side, 1 if sequence else side
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Split tokens `[B, N, C]` into those of every head, `[B, H, N, C / H]`."""
+    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
+    return x.transpose(1, 2).flatten(2)
+
+
 def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
     """Return tokens `[B, H, N, D]` with fill where token_mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
@@ -32,6 +48,8 @@ class Layout(NamedTuple):
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
     """Bool `[B, P + N]`, True where a token counts; None if all do."""
+    sequence: bool = False
+    """Whether the map of one column is a sequence."""
 
     @property
     def key_mask(self) -> Tensor | None:
@@ -67,6 +85,30 @@ class Layout(NamedTuple):
         """Count the tokens of x `[B, H, P + N, D]` without padding: an int, or `[B, 1, 1, 1]` of at least fp32."""
         return x.shape[2] if self.mask is None else self.mask.sum(1).to(wide_dtype(x))[:, None, None, None]
 
+    def positions(self, x: Tensor) -> Tensor:
+        """Number the tokens of x `[B, H, P + N, D]` without padding from 0: `[1 or B, 1, P + N, 1]`, at least fp32."""
+        if self.mask is None:
+            return torch.arange(x.shape[2], dtype=wide_dtype(x), device=x.device)[None, None, :, None]
+        return (self.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(x))[:, None, :, None]
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """Return the softmax of each channel of x `[B, H, P + N, D]` over the tokens; zero for padding."""
+        return self.keep(x, -math.inf).softmax(-2)
+
+    # Tokens of packed sequences are in chunks, whose sums and maxima are not yet those of a sequence; see `Packing`.
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return sums over tokens as they are."""
+        return x
+
+    def largest(self, x: Tensor) -> Tensor:
+        """Return maxima over tokens as they are."""
+        return x
+
+
+WHOLE = Layout((1, 1))
+"""The layout of tokens whose positions are of no interest, and none of which is padding."""
+
 
 def token_layout(
     x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, no_mask: str
@@ -81,7 +123,7 @@ def token_layout(
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
     if mask is not None and no_mask:
         raise ValueError(f"key_padding_mask must be None: {no_mask}.")
-    layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
+    layout = Layout(as_map(feat_size), num_prefix_tokens, mask, sequence)
     if torch.compiler.is_compiling():
         return layout
     (Y, X), P = layout.feat_size, num_prefix_tokens
@@ -92,15 +134,36 @@ def token_layout(
             f"tokens must have shape [B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}, "
             f"got {tuple(x.shape)}."
         )
-    if mask is not None:
-        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-            raise ValueError(
-                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True where a token counts, "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}."
-            )
-        if not mask.any(1).all():
-            raise ValueError("key_padding_mask must have at least one True in each row.")
+    check_mask(mask, x.shape[:2])
     return layout
+
+
+def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
+    """Raise a ValueError unless a key_padding_mask is bool `[B, N]`, of this shape, with a True in each row."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
+        raise ValueError(
+            f"key_padding_mask must be torch.bool of shape {tuple(shape)}, True where a token counts, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    if not torch.compiler.is_compiling() and not mask.any(1).all():
+        raise ValueError("key_padding_mask must have at least one True in each row.")
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
+    """Raise a ValueError unless q, k and v have these dimensions, such as BHND, fit each other, and have one dtype."""
+    requirement, found = "", ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+    if not q.ndim == k.ndim == v.ndim == len(letters):
+        requirement = f"have shape [{', '.join(letters)}]"
+    elif not q.shape[:2] == k.shape[:2] == v.shape[:2] or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        requirement = "agree in batch, heads, tokens and channels"
+    elif 0 in k.shape[1:]:
+        requirement = "have at least one head, token and channel"
+    elif not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
+        requirement, found = "have one floating dtype", ", ".join(str(x.dtype) for x in (q, k, v))
+    if requirement:
+        raise ValueError(f"query, key and value must {requirement}, got {found}.")
 
 
 # timm's ViTs have at most a class token and four registers.

@@ -22,9 +22,9 @@ from soft_vit.export import ExportModel, export, load_export_model, quantization
 from soft_vit.export.formats import FORMATS, METADATA_FILE, open_onnx
 from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.layers import ATTENTIONS
-from soft_vit.layers.attention.landmarks import window_weights
 from soft_vit.models import model_name
 from soft_vit.models.base import pad_to_multiple
+from soft_vit.ops.landmarks import window_weights
 from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.read import IMAGE_KEYS

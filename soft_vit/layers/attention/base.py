@@ -1,31 +1,22 @@
 """The base classes of attentions."""
 
-import math
 from collections.abc import Callable, MutableMapping
-from operator import index
-from typing import Any, ClassVar, Literal, SupportsIndex, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
+from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.layers.embed import tokens_to_map
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import FeatSize, Layout, token_layout
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, token_layout, window
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
 Rotate = Callable[[Tensor], Tensor]
 """Rotates queries or keys `[B, H, P + N, D]` by their positions."""
 
 KeyNorm = Literal["instance"]
-
-
-def at_least(name: str, value: int, smallest: int = 1) -> int:
-    """Return an option; ValueError unless it is an integer of at least smallest."""
-    if not isinstance(value, SupportsIndex) or index(value) < smallest:
-        raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
-    return index(value)
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -35,47 +26,16 @@ def check_heads(dim: int, num_heads: int) -> int:
     return dim // num_heads
 
 
-def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = False) -> tuple[int, int] | None:
-    """Return the largest grid (height, width) of tokens, given as one side or both.
-
-    Along a sequence the same number of tokens forms one column; value may then be (M,). ValueError unless all numbers
-    are positive.
-    """
-    if value is None:
-        return None
-    limit = tuple(to_2tuple(value))
-    if not all(isinstance(side, int) and side > 0 for side in limit) or len(limit) not in (
-        (1, 2) if sequence else (2,)
-    ):
-        raise ValueError(f"{name} must be one or two positive numbers, or None, got {name}={value}.")
-    return (math.prod(limit), 1) if sequence else limit
-
-
-def window(side: int, sequence: bool) -> tuple[int, int]:
-    """Return the size of a window with this side on a map, or with this length along a sequence."""
-    return side, 1 if sequence else side
-
-
 def pad_to_window(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Pad maps `[..., Y, X]` with zeros to the size of a window, where they are smaller."""
     below, right = max(0, size[0] - maps.shape[-2]), max(0, size[1] - maps.shape[-1])
     return F.pad(maps, (0, right, 0, below)) if below or right else maps
 
 
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split tokens `[B, N, C]` into those of every head, `[B, H, N, C / H]`."""
-    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
-
-
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
     # Not unbind of one permuted tensor, whose gradient is copied twice.
     return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
-    return x.transpose(1, 2).flatten(2)
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,19 +1,10 @@
 """Efficient attention: a softmax over features and one over tokens (Shen et al. 2018, arXiv 1812.01243)."""
 
-import math
-
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.ops.efficient import efficient_attention
 from soft_vit.ops.layout import Layout
-
-
-def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return `softmax(Q) (softmax(K)^T V)` `[B, H, N, Dv]` of q `[B, H, N, D]`, k `[B, H, M, D]` and v `[B, H, M, Dv]`.
-
-    layout: of the keys, of which padding is left out.
-    """
-    return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
 
 
 class EfficientAttention(SelfAttention):

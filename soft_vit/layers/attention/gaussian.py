@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention
-from soft_vit.ops import gaussian_attention
+from soft_vit.ops.gaussian import scaled_gaussian_attention
 from soft_vit.ops.layout import Layout
 
 
@@ -28,16 +28,16 @@ class GaussianAttention(SelfAttention):
         self.normalize = normalize
 
     def attend(self, q: Tensor, v: Tensor, layout: Layout, k: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Mix values `[B, H, P + N, C / H]` by scaled queries of that shape, which are the keys by default."""
-        return gaussian_attention(q, v, self.normalize, layout.key_mask, k)
+        """Mix values `[B, H, P + N, C / H]` by queries of that shape, which are the keys by default."""
+        return scaled_gaussian_attention(q, q if k is None else k, v, layout, self.normalize)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, v = self.project(x)
-        return self.output(self.attend(self.queries(q, layout, rotate) * self.head_dim**-0.25, v, layout))
+        return self.output(self.attend(self.queries(q, layout, rotate), v, layout))
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         if self.normalize:
             raise ValueError("normalize must be False with a context: it scales queries and keys that are the same.")
         q, (k, v) = self.project(x)[0], self.project(context)
-        q, k = (self.queries(part, layout) * self.head_dim**-0.25 for part in (q, k))
+        q, k = self.queries(q, layout), self.queries(k, layout)
         return self.output(self.attend(q, v, layout, k))

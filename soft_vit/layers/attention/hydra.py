@@ -2,22 +2,11 @@
 
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, check_heads
+from soft_vit.ops.hydra import hydra_attention
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision
-
-
-def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Return `q^_i * sum_j k^_j * v_j` of q `[B, C, N, 1]`, k and v `[B, C, M, 1]`, at least fp32 inside.
-
-    Each channel is a head; q^ and k^ have length one over all channels. layout: of the keys.
-    """
-    with full_precision(q):
-        q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
 
 
 class HydraAttention(SelfAttention):

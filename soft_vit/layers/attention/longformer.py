@@ -10,8 +10,9 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, grid_limit, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.ops.landmarks import grid_limit
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 from soft_vit.ops.windows import window_attention

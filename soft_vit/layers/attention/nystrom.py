@@ -5,10 +5,9 @@ from typing import Any, ClassVar, get_args
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least, grid_limit
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
+from soft_vit.layers.attention.base import SelfAttention, at_least
 from soft_vit.layers.attention.local_conv import local_conv, local_result
-from soft_vit.ops.chunked import by_heads
+from soft_vit.ops.landmarks import NO_MASK_ON_A_MAP, Landmarks, Limit, grid_limit
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
@@ -22,7 +21,7 @@ class NystromAttention(SelfAttention):
         for text).
     max_landmarks: the largest grid of landmarks, which makes the cost linear in N. With None, there are
         N / sr_ratio^2 landmarks, and the inverse costs their cube.
-    inverse, iters: see `soft_vit.ops.nystrom.nystrom_attention`.
+    inverse, iters: see `soft_vit.ops.nystrom.attention_through_landmarks`.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
     """
@@ -36,7 +35,7 @@ class NystromAttention(SelfAttention):
         num_heads: int,
         *,
         landmarks: Landmarks = "grid",
-        max_landmarks: int | tuple[int, int] | None = 7,
+        max_landmarks: Limit = 7,
         inverse: PseudoInverse = "iterative",
         iters: int = 6,
         local_kernel: int | None = None,
@@ -52,14 +51,9 @@ class NystromAttention(SelfAttention):
         self.iters = at_least("iters", iters, 0)
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))
 
-    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend by `nystrom_attention` through the `landmark_tokens` of q and k."""
-        (of_queries, exist), (of_keys, _) = (
-            landmark_tokens(x, layout, self.sr_ratio, self.limit, self.landmarks) for x in (q, k)
-        )
-        how = self.inverse, self.iters, self.fused_attn
-        return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, *how)
+        how = self.inverse, self.iters, self.landmarks, self.fused_attn
+        return nystrom_attention(q, k, v, layout, self.sr_ratio, self.limit, *how)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return x if self.local is None else x + local_result(v, self.local, layout)

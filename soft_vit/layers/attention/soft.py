@@ -9,20 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, grid_limit, split_heads, window
-from soft_vit.layers.attention.bottleneck import (
-    average_tokens,
-    bottleneck_grid,
-    conv_tokens,
-    first_tokens,
-    random_tokens,
-)
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing
+from soft_vit.layers.attention.base import Attention, Rotate, at_least, split_heads, window
+from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.layers.plain import is_plain
+from soft_vit.ops.landmarks import (
+    NO_MASK_ON_A_MAP,
+    Limit,
+    average_tokens,
+    first_tokens,
+    grid_limit,
+    isolate_missing,
+    random_tokens,
+)
 from soft_vit.ops.layout import FeatSize, Layout
 from soft_vit.ops.numerics import at_least_float32, check_choice
-from soft_vit.ops.soft.attention import soft_attention_by
+from soft_vit.ops.soft.attention import soft_attention_with_options
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
@@ -119,7 +121,7 @@ class SoftAttention(Attention):
         qkv_bias: bool = True,
         sampling: Sampling = "conv",
         num_bottleneck: int | None = None,
-        max_bottleneck: int | tuple[int, int] | None = None,
+        max_bottleneck: Limit = None,
         local_kernel: int | None = None,
         inverse: Inverse = "newton",
         newton_iters: int = 20,
@@ -203,14 +205,14 @@ class SoftAttention(Attention):
         of others are zero.
         """
         if not self.normalize_rows:
-            return soft_attention_by(self.options, q, bottleneck, v, residual, self.backend)
+            return soft_attention_with_options(self.options, q, bottleneck, v, residual, self.backend)
         counts = torch.ones_like(v[..., :1])
         if mask is not None:
             counts = counts * mask[:, None, :, None]
         # Sums over many tokens that are alike would leave the range of fp16.
         scale = v.shape[2] ** -0.5
         values = scale * torch.cat([v, counts], dim=-1)
-        sums = soft_attention_by(self.options, q, bottleneck, values, backend=self.backend)
+        sums = soft_attention_with_options(self.options, q, bottleneck, values, backend=self.backend)
         x = divide_by_sums(sums, scale * MIN_ROW_SUM)
         return x if residual is None else x + residual
 

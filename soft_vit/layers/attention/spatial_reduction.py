@@ -15,8 +15,8 @@ from soft_vit.layers.attention.base import (
     split_parts,
     window,
 )
-from soft_vit.layers.attention.landmarks import window_averages
 from soft_vit.layers.embed import tokens_to_map
+from soft_vit.ops.landmarks import window_averages
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
