@@ -9,18 +9,12 @@ from torch import Tensor
 
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import WHOLE, Layout, window
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least_float32, bounded, full_precision
 
 # Side of the convolution by each image's own kernels.
 KERNEL = 3
 # Elements of an image's map above the cache of a core.
 LARGE_MAP = 1 << 17
-
-
-def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast a product of three projections to a dtype, clamped so that a following LayerNorm has a finite sum."""
-    limit = min(torch.finfo(dtype).max, 1e16) / x.shape[-1]
-    return x.clamp(-limit, limit).to(dtype)
 
 
 def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor:
@@ -62,4 +56,4 @@ def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout = WHOLE) ->
         # All queries share the means. The values are scaled first, so that no product overflows before its mean does.
         state = k.mT @ (v * (scale / count)) - scale * (k_mean.mT @ v_mean)
         x = torch.baddbmm(*(x.flatten(0, 1) for x in (v_mean, q, state))).unflatten(0, q.shape[:2])
-        return bounded(x, dtype)
+        return bounded(x, dtype, x.shape[-1])

@@ -23,6 +23,12 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def bounded(x: Tensor, dtype: torch.dtype, width: int) -> Tensor:
+    """Cast x to a dtype, clamped so that width of its values have a finite sum, and a LayerNorm can square them."""
+    limit = min(torch.finfo(dtype).max, 1e16) / width
+    return x.clamp(-limit, limit).to(dtype)
+
+
 def full_precision(x: Tensor) -> AbstractContextManager:
     """Return a context without autocast for the device of x."""
     # Entered only under autocast: exporters would carry the region into the graph.

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS
-from soft_vit.layers.attention import bigbird
-from soft_vit.ops import chunked, windows
+from soft_vit.ops import bigbird, chunked, windows
 from soft_vit.ops.chunked import by_heads, map_tokens, max_over_tokens, sum_over_tokens
 
 # Three rows of tiles, and nine blocks of tokens.

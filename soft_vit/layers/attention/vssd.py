@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, at_least, depthwise_conv, merge_heads, split_heads
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.vssd import vssd_attention
 
 # Bounds of the first step sizes.
 MIN_STEP, MAX_STEP = 1e-3, 0.1
@@ -75,18 +75,7 @@ class VSSDAttention(Attention):
         step.add_(torch.log(-torch.expm1(-step)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
-        """Return `q_i . sum_j weights_j k_j v_j^T` `[B, H, P + N, D]`, at least fp32.
-
-        q, k: `[B, 1, P + N, S]`, v: `[B, H, P + N, D]`, weights: `[B, H, P + N, 1]`.
-        """
-
-        def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-            return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
-
-        def read(q: Tensor, kv: Tensor) -> Tensor:
-            return at_least_float32(q) @ kv
-
-        return map_tokens(read, (q,), sum_over_tokens(state, (v, k, weights, layout.token_mask)))
+        return vssd_attention(q, k, v, weights, layout)
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""

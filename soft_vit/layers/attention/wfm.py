@@ -12,11 +12,11 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, window, zero_padding
-from soft_vit.layers.attention.ttt import damped_step
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.ops.inline import KERNEL, convolve_each_image
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.ttt import damped_step
 
 
 def cell_weights(place: Tensor, cells: int, count: Tensor | int, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 
 from torch import Tensor
 
-from soft_vit.ops.landmarks import Limit, grid_limit, isolate_missing, landmark_tokens
+from soft_vit.ops.landmarks import Limit, average_tokens, grid_limit, isolate_missing
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision, in_transform
 from soft_vit.ops.soft.blocked import BlockedAttention
@@ -104,7 +104,9 @@ def averaged_soft_attention(
     limit = grid_limit("max_bottleneck", max_bottleneck, layout.sequence)
     scale, same = q.shape[-1] ** -0.25, k is q
     q, v = q * scale, layout.keep(v)
-    tokens, exist = landmark_tokens(q, layout, at_least("sr_ratio", sr_ratio), limit)
+    maps = q.flatten(0, 1).mT[..., None]
+    tokens, exist = average_tokens(maps, (at_least("sr_ratio", sr_ratio), 1), limit, layout)
+    tokens = tokens.unflatten(0, q.shape[:2])
     if exist is not None:
         tokens = isolate_missing(tokens, exist)
     if same:

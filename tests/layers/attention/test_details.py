@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.attention import VQAttention
-from soft_vit.layers.attention.bigbird import bigbird_attention, random_blocks
 from soft_vit.layers.attention.gau import GatedAttentionUnit
-from soft_vit.layers.attention.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.ops import inline
+from soft_vit.ops.bigbird import bigbird_attention, random_blocks
 from soft_vit.ops.landmarks import landmark_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.performer import (
@@ -25,6 +24,7 @@ from soft_vit.ops.performer import (
     performer_attention,
     query_features,
 )
+from soft_vit.ops.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 
 # The gated attention unit in half precision; its formula is in attention_cases.py.
 
