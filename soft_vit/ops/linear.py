@@ -47,18 +47,13 @@ Features = Literal["elu", "relu"]
 FEATURE_MAPS = {"elu": elu_features, "relu": relu_features}
 
 
-def feature_map(features: Features) -> Callable[[Tensor], Tensor]:
-    """Return the feature map of this name; ValueError for another name."""
-    return FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))]
-
-
 def feature_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHOLE, features: Features = "elu") -> Tensor:
     """Return `linear_attention` of q and k before their features, by the name of these.
 
     features: `elu` for `elu + 1` (arXiv 2006.16236, Eq. 7), or `relu` (EfficientViT, Cai et al. 2022, arXiv
         2205.14756).
     """
-    return linear_attention(q, k, v, layout, phi=feature_map(features))
+    return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))])
 
 
 def linear_attention(

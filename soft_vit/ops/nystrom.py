@@ -60,8 +60,7 @@ def attention_through_landmarks(
     q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
     matrix and its inverse are at least fp32.
     exist: bool `[B, M]`, which landmarks exist; None if all do. layout: its mask says which tokens count.
-    inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for analysis).
-    fused: use torch's kernels, which do not store the N x M matrices.
+    inverse, iters, fused: see `nystrom_attention`.
     """
     check_choice("inverse", inverse, get_args(PseudoInverse))
     landmark_mask = None if exist is None else exist[:, None, None]
@@ -97,7 +96,10 @@ def nystrom_attention(
     """Return `attention_through_landmarks` that are averages of q and of k; tensors `[B, H, P + N, D]`.
 
     sr_ratio: side of the window that one landmark stands for. max_landmarks: the largest grid of them. landmarks: see
-    `landmark_tokens`. inverse, iters, fused: see `attention_through_landmarks`.
+    `landmark_tokens`.
+    inverse: `iterative`, iters steps of `iterative_pseudo_inverse`, or `exact` (`torch.linalg.pinv`, by singular values:
+        slow, for analysis).
+    fused: use torch's kernels, which do not store the N x M matrices.
     """
     limit = grid_limit("max_landmarks", max_landmarks, layout.sequence)
     sr_ratio, iters = at_least("sr_ratio", sr_ratio), at_least("iters", iters, 0)

@@ -21,7 +21,7 @@ class NystromAttention(SelfAttention):
         for text).
     max_landmarks: the largest grid of landmarks, which makes the cost linear in N. With None, there are
         N / sr_ratio^2 landmarks, and the inverse costs their cube.
-    inverse, iters: see `soft_vit.ops.nystrom.attention_through_landmarks`.
+    inverse, iters: see `soft_vit.ops.nystrom.nystrom_attention`.
     local_kernel: side of the depthwise convolution, odd, one kernel for each head; 0 for none; by default the next odd
         number above sr_ratio.
     """
