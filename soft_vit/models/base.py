@@ -7,6 +7,7 @@ Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import timm
@@ -23,7 +24,7 @@ from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
-from soft_vit.weights.load import build_model
+from soft_vit.weights.load import build_model, resample_vit
 
 MIN_IMAGE_SIDE = 32
 
@@ -120,7 +121,8 @@ def add_img_size_hooks(model: nn.Module) -> None:
 
 def note_img_size(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
     """Note the image size of a model in the metadata that torch saves with its state dict."""
-    local_metadata["options"] = {"img_size": tuple(model.img_size)}
+    size = getattr(model, "img_size", None) or model.patch_embed.img_size
+    local_metadata["options"] = {"img_size": tuple(size)}
 
 
 def resample_and_check(
@@ -131,7 +133,9 @@ def resample_and_check(
     Raises WeightsError for a parameter of another shape outside of the head. MMEngine's non-strict loading would leave
     it random.
     """
-    model.resample_state(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
+    # A ViT whose attention was swapped is of timm's class.
+    resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
+    resample(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
     heads = (heads,) if isinstance(heads, str) else heads
     for name, own in (*model.named_parameters(), *model.named_buffers()):
@@ -322,6 +326,15 @@ class StagedModel(nn.Module):
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         """Return the map sizes (H, W) of the stages for an image size, rounded up."""
         return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        """Return the number of positions, with prefix tokens, of each position embedding for an image size."""
+        grids = zip(cast(Any, self.stages), self.grids(img_size), strict=False)
+        return {
+            f"{self.stages_name}.{i}.pos_embed": stage.num_prefix_tokens + height * width
+            for i, (stage, (height, width)) in enumerate(grids)
+            if getattr(stage, "pos_embed", None) is not None
+        }
 
     def attention_grid(self, grid_size: tuple[int, int]) -> tuple[int, int]:
         """Return the map that weights of attentions in a stage belong to, by default that of the stage."""
@@ -524,8 +537,7 @@ def create_staged(
     feature_indices: stages that `features_only` returns by default.
     """
     feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
-    options: dict[str, Any] = {**arguments, **kwargs}
-    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **options)
+    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=arguments, **kwargs)
 
 
 def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

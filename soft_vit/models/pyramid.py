@@ -37,7 +37,8 @@ from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.load import SOURCES
-from soft_vit.weights.read import NotedWeights, Notes
+from soft_vit.weights.read import NotedWeights
+from soft_vit.weights.spec import ModelSpec
 
 # `register_model` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
@@ -315,7 +316,7 @@ class PyramidViT(base.StagedModel):
 
         Raises ValueError if the file notes another model with equal parameters.
         """
-        notes = state_dict.notes if isinstance(state_dict, NotedWeights) else Notes()
+        notes = state_dict.spec if isinstance(state_dict, NotedWeights) else ModelSpec()
         reversible = any(stage.reversible for stage in self.stages)
         own = self.attention[0]
         noted = notes.options.get("attention", PYRAMID_MODELS.get(notes.model or "", {}).get("attention"))

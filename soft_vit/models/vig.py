@@ -143,6 +143,10 @@ class ViG(base.StagedModel):
         self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
         super().set_input_size(img_size)
 
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        height, width = self.grids(img_size)[0]
+        return {"pos_embed": height * width}
+
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
     ) -> None:

@@ -8,18 +8,17 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import timm.models.vision_transformer as timm_vit
-from timm.layers import resample_abs_pos_embed
 from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
-from soft_vit.layers.embed import grid_of_positions
 from soft_vit.layers.follow_map import FollowsMap, follow_map
 from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
+from soft_vit.weights.load import resample_vit
 
 # `register_named` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
@@ -108,20 +107,8 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
     ) -> None:
-        """Resample, in place, the position embedding and the weights of attentions for one map.
-
-        prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
-        """
-        name, own, patch = f"{prefix}pos_embed", self.pos_embed, self.patch_embed.patch_size
-        noted = (img_size[0] // patch[0], img_size[1] // patch[1]) if img_size else None
-        if own is not None and name in weights:
-            old = grid_of_positions(weights[name], own, noted, self.num_prefix_tokens)
-            if old is not None:
-                new = self.patch_embed.grid_size
-                weights[name] = resample_abs_pos_embed(weights[name], new, old, self.num_prefix_tokens)
-        for module_name, module in self.named_modules():
-            if isinstance(module, ViTAttention):
-                module.resample_state(f"{prefix}{module_name}.", weights, noted)
+        """See `resample_vit`."""
+        resample_vit(self, weights, prefix, img_size)
 
 
 default_cfgs = generate_default_cfgs(

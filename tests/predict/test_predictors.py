@@ -18,7 +18,7 @@ from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.spec import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from soft_vit.models import PYRAMID_SIZES
 from soft_vit.models.pyramid import rename_released
 from soft_vit.weights.publish import _pretrained_cfg
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.spec import NOTES_KEY
 from soft_vit.weights.save import LAYOUTS, convert, read_trained_file, written
 
 FC = "stages.1.blocks.0.mlp.fc1.weight"
@@ -60,7 +60,7 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
     sentences = convert(checkpoint, target, layout)
     before, after = read_trained_file(checkpoint), read_trained_file(target, model="soft_pico")
     kept = layout in ("mmengine", "safetensors")
-    assert (after.notes == before.notes) == kept
+    assert (after.spec == before.spec) == kept
     assert any("newton_iters=12" in sentence for sentence in sentences) != kept
 
 
