@@ -1,6 +1,6 @@
 """Build a model and load its weights: read once, unwrap once, rename and resample, load.
 
-A family defines two methods for this on its model: `own_state_dict` renames released weights, `resample_state`
+A family defines two methods for this on its model: `from_released` renames released weights, `resample_state`
 resamples parameters that depend on the image size.
 """
 
@@ -37,7 +37,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[s
     img_size = state_dict.notes.img_size() if isinstance(state_dict, NotedWeights) else None
     # timm sets these from the config.json of a model that it saved.
     img_size = img_size or getattr(model, "pretrained_model_args", {}).get("img_size")
-    weights = model.own_state_dict(state_dict)
+    weights = model.from_released(state_dict)
     model.resample_state(weights, img_size=img_size)
     return weights
 
@@ -177,7 +177,7 @@ def filter_weights(weights: NotedWeights, model: nn.Module) -> dict[str, Tensor]
 
     Raises ValueError for weights whose notes name another form of the model.
     """
-    if hasattr(model, "own_state_dict"):
+    if hasattr(model, "from_released"):
         return checkpoint_filter_fn(weights, model)
     found = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return found(dict(weights), model) if found else dict(weights)
