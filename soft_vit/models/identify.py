@@ -10,7 +10,7 @@ import timm
 from torch import Tensor, nn
 
 from soft_vit.models import FAMILY_MODELS
-from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
+from soft_vit.models.pyramid import PYRAMID_MODELS, PyramidViT
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
@@ -85,7 +85,7 @@ def _model_on_meta(name: str, img_size: tuple[int, int] | None) -> nn.Module:
 
 def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
     """Return the names of models that weights may fit, by the depths and widths of a pyramid or a ViT."""
-    names = [rename_released(name) for name in weights]
+    names = list(PyramidViT.adapter.from_released(weights))
     if "stages.0.pos_embed" in names:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
         widths = tuple(

@@ -5,7 +5,7 @@ Tokens are mixed by attention alone, so a comparison of these models compares at
 """
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 import timm.models.vision_transformer as timm_vit
 from timm.models import generate_default_cfgs
@@ -18,6 +18,7 @@ from soft_vit.layers.follow_map import FollowsMap, follow_map
 from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
+from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import resample_vit
 
 # `register_named` adds the entrypoints.
@@ -60,6 +61,9 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
     `sr_ratio`, the side of the window of tokens that a reduced token summarises.
     """
 
+    adapter: ClassVar[Adapter] = Adapter({})
+    """The names of released weights; by default none."""
+
     def __init__(
         self,
         img_size: int | tuple[int, int] = 224,
@@ -97,12 +101,15 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         """Height and width of the images that the position embedding is for."""
         return self.patch_embed.img_size
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights of a ViT to this model's names, by timm's filter."""
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a ViT under this model's names, by timm's filter."""
         # The filter assumes square maps; `resample_state` resamples the position embedding.
-        positions = {name: value for name, value in state_dict.items() if name == "pos_embed"}
-        others = {name: value for name, value in state_dict.items() if name != "pos_embed"}
-        return {**timm_vit.checkpoint_filter_fn(others, self), **positions}
+        renamed = timm_vit.checkpoint_filter_fn({name: x for name, x in state.items() if name != "pos_embed"}, self)
+        return renamed | {name: x for name, x in state.items() if name == "pos_embed"}
+
+    def to_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of this model under the released names, see `Adapter`; ValueError if it has none."""
+        return self.adapter.to_released(state, self)
 
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None

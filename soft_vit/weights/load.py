@@ -125,8 +125,8 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
     """
     _require_same_swap(given.spec, model)
     size = given.spec.img_size
-    if hasattr(model, "own_state_dict"):
-        weights = model.own_state_dict(given)
+    if hasattr(model, "from_released"):
+        weights = model.from_released(given)
         renamed = [name for name, value in weights.items() if given.get(name) is not value]
         size = size or _assumed_size(weights, model, given.source)
         resample = model.resample_state

@@ -113,7 +113,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     given.spec = complete_spec(given)
     network = _network(given)
     fit(given, network)
-    own = cast(Any, network).own_state_dict(given) if hasattr(network, "own_state_dict") else dict(given)
+    own = cast(Any, network).from_released(given) if hasattr(network, "from_released") else dict(given)
     released = any(own.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # Safetensors files and bare state dicts hold weights alone.
@@ -129,10 +129,10 @@ def written(file: TrainedFile, layout: str) -> bytes:
     content: Mapping[str, Any] = file.weights
     network: Any = file.network
     if layout == "released":
-        if not hasattr(network, "released_state_dict"):
+        if not hasattr(network, "to_released"):
             raise ValueError(f"layout must not be 'released' for {file.model}, whose weights were never released.")
         key = getattr(network, "released_key", "model")
-        content = {"arch": file.model, key: network.released_state_dict(file.weights)}
+        content = {"arch": file.model, key: network.to_released(file.weights)}
     elif layout == "mmengine":
         meta: dict[str, Any] = {"soft_vit_version": __version__, NOTES_KEY: file.spec.to_dict()}
         if classes := file.spec.label_names:

@@ -291,9 +291,7 @@ def test_noted_reversible_weights_are_refused_under_plain_names(pico_weights):
     """The names of parameters of a reversible model differ from those of a plain one, except in files of 0.2.0."""
     meta = {NOTES_KEY: ModelSpec("soft_pico", {"reversible": True}).to_dict()}
     with pytest.raises(ValueError, match="reversible"):
-        fit(
-            {"state_dict": pico_weights, "meta": meta}, timm.create_model("soft_pico", num_classes=11, img_size=64)
-        )
+        fit({"state_dict": pico_weights, "meta": meta}, timm.create_model("soft_pico", num_classes=11, img_size=64))
 
 
 # pretrained=True: shipped weights, the order of folders, and errors of one line if no file is found.

@@ -220,7 +220,13 @@ def test_config(config, cfg):
 def test_a_run_notes_its_model_and_its_images(tmp_path):
     options = {"num_classes": 2, "max_bottleneck": (2, 2), "global_pool": "avg"}
     config = {
-        "model": {"type": "TimmProgressClassifier", "model_name": "soft_norm_pico", "img_size": 64, "drop_path_rate": 0.1, **options},
+        "model": {
+            "type": "TimmProgressClassifier",
+            "model_name": "soft_norm_pico",
+            "img_size": 64,
+            "drop_path_rate": 0.1,
+            **options,
+        },
         "test_dataloader": DRAWN,
         "train_cfg": {"max_epochs": 5, "type": "/home/me/loop"},
         "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.001}},
