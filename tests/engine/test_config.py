@@ -226,7 +226,7 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
 def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, config, options, crop, expected):
     notes = ModelSpec("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
-        torch.save({"state_dict": {}, "meta": meta}, tmp_path / f"{name}.pth")
+        torch.save({"state_dict": {"a": torch.zeros(1)}, "meta": meta}, tmp_path / f"{name}.pth")
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
     said, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
     monkeypatch.chdir(tmp_path)
