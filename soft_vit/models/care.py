@@ -145,6 +145,16 @@ class CAREStage(base.Stage):
         return super().forward(x if self.reduce is None else self.reduce(x))
 
 
+RELEASED_NAMES = {
+    # Models without classes do not have the norms of the heads either.
+    "**head.**": None,
+    "stages.*.downsample.**": "stages.*.reduce.**",
+    "**.inter_layer.inter*_*.*": "**.inter*.*.*",
+    "**.token_mixer.qk.*": "**.token_mixer.attn.qk.*",
+    "**": "**",
+}
+
+
 class CARE(base.StagedModel):
     """Four stages; linear attention in the last two alone; no softmax.
 
@@ -163,16 +173,7 @@ class CARE(base.StagedModel):
     head_names = ("head", "dist_head")
     dist_head: nn.Module
     init_convs = True
-    adapter = Adapter(
-        {
-            # Without classes, the norms of the heads are left out too.
-            "**head.**": None,
-            "stages.*.downsample.**": "stages.*.reduce.**",
-            "**.inter_layer.inter*_*.*": "**.inter*.*.*",
-            "**.token_mixer.qk.*": "**.token_mixer.attn.qk.*",
-            "**": "**",
-        }
-    )
+    adapter = Adapter(RELEASED_NAMES)
 
     def __init__(
         self,

@@ -32,10 +32,8 @@ class InLineSwin(Swin):
 
 
 # The same in the released DeiT and here.
-DEIT_NAMES = (
-    *("cls_token", "pos_embed", "patch_embed.proj.*", "norm.*", "head.*"),
-    *(f"blocks.*.{name}" for name in ("norm*.*", "attn.qkv.*", "attn.proj.*", "attn.residual.*.*", "mlp.fc*.*")),
-)
+DEIT_NAMES = ["cls_token", "pos_embed", "patch_embed.proj.*", "norm.*", "head.*"]
+DEIT_NAMES += [f"blocks.*.{name}.*" for name in ("norm*", "mlp.fc*", "attn.qkv", "attn.proj", "attn.residual.*")]
 
 
 class InLineDeiT(AttentionViT):

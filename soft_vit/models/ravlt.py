@@ -29,7 +29,7 @@ from soft_vit.models.base import (
     make_default_cfgs,
 )
 from soft_vit.ops.rotary import rotary_angles
-from soft_vit.weights.adapter import Adapter
+from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
 # `register_model` adds the entrypoints.
 __all__ = ["RAVLT"]
@@ -120,16 +120,6 @@ class Block(nn.Module):
         x = conv_shortcut(x, self.pos)
         x = torch.addcmul(x, self.gamma_1, self.drop_path(tokens_to_map(self.attn(self.norm1(x), size), size)))
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
-
-
-def from_conv(weight: Tensor) -> Tensor:
-    """Return the weight `[C_out, C_in]` of a linear layer that is released as a 1 x 1 convolution."""
-    return weight.flatten(1) if weight.shape[2:] == (1, 1) else weight
-
-
-def to_conv(weight: Tensor) -> Tensor:
-    """Invert `from_conv`."""
-    return weight[:, :, None, None] if weight.ndim == 2 else weight
 
 
 def rotary_buffers(model: "RAVLT") -> dict[str, Tensor]:

@@ -160,34 +160,35 @@ class ViG(base.StagedModel):
                 weights[name] = base.resample_pos_embed(weights[name], grid, own, mode="bicubic")
 
 
+PYRAMID_NAMES = {
+    "classifier.norm.*": "norm.*",
+    "classifier.head.*": "head.*",
+    "patch_embed.0.*": "patch_embed.0.*",
+    "patch_embed.2.*": "patch_embed.2.*",
+    # Of older files.
+    "patch_embed.proj.*": "patch_embed.0.*",
+    "patch_embed.norm.*": "patch_embed.2.*",
+    "**.op.o_proj.*": "**.attn.proj.*",
+    "**.op.**": "**.attn.**",
+    "**.norm.*": "**.attn_norm.*",
+    "**.norm2.*": "**.mlp_norm.*",
+    "**.mlp.fc1.*": "**.mlp.gate_proj.*",
+    "**.mlp.fc2.*": "**.mlp.down_proj.*",
+    # Of older files.
+    "**.self_attention.o_proj.*": "**.attn.proj.*",
+    "**.self_attention.**": "**.attn.**",
+    "**.ln_1.*": "**.attn_norm.*",
+    "**": "**",
+}
+
+
 class ViGH(base.StagedModel):
     """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32; each stride of 2 rounds the map up.
 
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    adapter = Adapter(
-        {
-            "classifier.norm.*": "norm.*",
-            "classifier.head.*": "head.*",
-            "patch_embed.0.*": "patch_embed.0.*",
-            "patch_embed.2.*": "patch_embed.2.*",
-            # Of older files.
-            "patch_embed.proj.*": "patch_embed.0.*",
-            "patch_embed.norm.*": "patch_embed.2.*",
-            "**.op.o_proj.*": "**.attn.proj.*",
-            "**.op.**": "**.attn.**",
-            "**.norm.*": "**.attn_norm.*",
-            "**.norm2.*": "**.mlp_norm.*",
-            "**.mlp.fc1.*": "**.mlp.gate_proj.*",
-            "**.mlp.fc2.*": "**.mlp.down_proj.*",
-            # Of older files.
-            "**.self_attention.o_proj.*": "**.attn.proj.*",
-            "**.self_attention.**": "**.attn.**",
-            "**.ln_1.*": "**.attn_norm.*",
-            "**": "**",
-        }
-    )
+    adapter = Adapter(PYRAMID_NAMES)
 
     def __init__(
         self,
