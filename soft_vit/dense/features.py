@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages, start_spec
-from soft_vit.engine.models.timm_model import published_spec
 from soft_vit.text_tables import one_line
 from soft_vit.weights.load import fit, load_into
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
@@ -37,8 +36,8 @@ class TimmFeatures(nn.Module):
     kwargs before it.
 
     The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
-    with the mean and std of their images. Raises ValueError for a model or an
-    option that timm rejects, for a model without such maps, and if frozen_stages exceeds the number of stages.
+    with the mean and std of their images. Raises ValueError for a model or an option that timm rejects, for a model
+    without such maps, and if frozen_stages exceeds the number of stages.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class TimmFeatures(nn.Module):
         self.model_name = model_name
         self.source = checkpoint_path or (TIMM_PREFIX + model_name if pretrained else "")
         self.norm_eval = norm_eval
-        self.spec = _noted_spec(checkpoint_path)
+        self.spec = _noted_spec(self.source)
         self._kwargs = kwargs = self.spec.arguments(kwargs)
         try:
             if out_indices is None:
@@ -74,8 +73,7 @@ class TimmFeatures(nn.Module):
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             given = {"out_indices": out_indices, **kwargs}
             raise ValueError(f"{model_name!r} must make feature maps with {given}: {one_line(error)}.") from error
-        usual = published_spec(model_name).cfg if pretrained else usable(self.body.pretrained_cfg)
-        self.spec = replace(self.spec, model=model_name, cfg={**usual, **self.spec.cfg})
+        self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)
@@ -126,11 +124,11 @@ class TimmFeatures(nn.Module):
         return self
 
 
-def _noted_spec(checkpoint_path: str) -> ModelSpec:
-    """Return what a file notes of a backbone; nothing without it, as where a trained detector is used elsewhere."""
-    if not checkpoint_path or not ("://" in checkpoint_path or Path(checkpoint_path).expanduser().is_file()):
+def _noted_spec(source: str) -> ModelSpec:
+    """Return what weights note of a backbone; nothing of a file that is missing, as a trained detector lacks it."""
+    if not source or not ("://" in source or Path(source).expanduser().is_file()):
         return ModelSpec()
-    spec, fitted = start_spec(checkpoint_path), ("num_classes", "in_chans", "img_size", "global_pool")
+    spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")
     return replace(spec, options={key: value for key, value in spec.arguments({}).items() if key not in fitted})
 
 

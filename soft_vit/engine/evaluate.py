@@ -181,7 +181,7 @@ def _use_timm_model(
         if "mean" not in spec.cfg:
             print_log(f"{weights} does not note its preprocessing; that of {name} is used.", "current")
         cfg.model.update(complete_spec(load_weights(weights), name).arguments({}))
-    elif pretrained and ":" not in name:
+    elif pretrained:
         cfg.model.update(spec.arguments({}))
     elif "num_classes" in own:
         # Published weights bring a head of their own size.

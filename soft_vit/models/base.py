@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import get_device_dtype, register_notrace_function, to_2tuple, trunc_normal_
-from timm.models import DefaultCfg, checkpoint, generate_default_cfgs, register_model
+from timm.models import DefaultCfg, checkpoint, generate_default_cfgs, get_model_args, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import build_model, resample_vit
+from soft_vit.weights.spec import is_plain_value, plain
 
 MIN_IMAGE_SIDE = 32
 
@@ -107,15 +108,16 @@ def init_conv(layer: nn.Conv2d) -> None:
 
 
 def add_img_size_hooks(model: nn.Module) -> None:
-    """Make state dicts of a model note its image size, and its `load_state_dict` resample weights of another size."""
-    model.register_state_dict_post_hook(note_img_size)
+    """Make state dicts of a model note its options, and its `load_state_dict` resample weights of another size."""
+    model.register_state_dict_post_hook(note_options)
     model.register_load_state_dict_pre_hook(resample_and_check)
 
 
-def note_img_size(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Note the image size of a model in the metadata that torch saves with its state dict."""
+def note_options(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Note the image size and the options of a model in the metadata that torch saves with its state dict."""
     size = getattr(model, "img_size", None) or model.patch_embed.img_size
-    local_metadata["options"] = {"img_size": tuple(size)}
+    options = {name: plain(value) for name, value in get_model_args(model).items() if is_plain_value(value)}
+    local_metadata["options"] = {**options, "img_size": tuple(size)}
 
 
 def resample_and_check(

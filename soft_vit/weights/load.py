@@ -199,7 +199,7 @@ def require_classifier(weights: NotedWeights) -> None:
 def _require_same_swap(spec: ModelSpec, model: Any) -> None:
     """Raise ValueError for weights of a swapped model in another one; names and shapes of both may agree."""
     noted, own = (_swaps(options) for options in (spec.options, getattr(model, "_model_args", {})))
-    if spec.model == SWAPPED and noted != own:
+    if noted and noted != own:
         raise ValueError(f"The model must be {SWAPPED} with attn_layer={noted}, as in the weights, got {own or None}.")
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import Entry, Metric, add_entry
-from soft_vit.weights.load import load_into
+from soft_vit.weights.load import load_into, parameter_names
 from soft_vit.weights.model_card import model_card
 from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.save import TrainedFile, WeightsChoice, read_trained_file, safetensors_bytes
@@ -120,10 +120,10 @@ def _pretrained_cfg(
 ) -> dict[str, Any]:
     """Return timm's pretrained configuration of the weights: classes, size of the images and their normalisation."""
     usual: dict[str, Any] = cast(Any, file.network).pretrained_cfg
-    head = file.weights.get(f"{usual['classifier']}.weight")
+    head = next((file.weights.get(name) for name in parameter_names(file.network, "classifier", ".weight")), None)
     if head is None:
         raise ValueError("The weights must have a head; tools/weights/convert_checkpoint.py converts a backbone.")
-    channels = file.weights[f"{usual['first_conv']}.weight"].shape[1]
+    channels = file.weights[parameter_names(file.network, "first_conv", ".weight")[0]].shape[1]
     size = file.spec.img_size or file.spec.cfg.get("input_size", usual["input_size"])[1:]
     given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
     cfg = {**file.spec.cfg, **given, "num_classes": head.shape[0], "input_size": (channels, *size)}

@@ -142,7 +142,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
     if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
-    # Models of this package note their image size in the metadata that torch saves with a state dict.
+    # Models of this package note their options in the metadata that torch saves with a state dict.
     noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
     return NotedWeights(clean_state_dict(weights), replace(spec, options={**noted, **spec.options}), source)
 
