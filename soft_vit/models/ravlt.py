@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import DropPath
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import mlp
@@ -23,15 +22,15 @@ from soft_vit.models.base import (
     Stage,
     StagedModel,
     check_stages,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
+    register_models,
 )
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
@@ -218,30 +217,4 @@ default_cfgs = make_default_cfgs(
     RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
 )
 
-
-def _create_ravlt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(RAVLT, name, pretrained, RAVLT_MODELS[name], **kwargs)
-
-
-@register_model
-def ravlt_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-T; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_t", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-S; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_s", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-B; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_b", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-L; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_l", pretrained, **kwargs)
+register_models(RAVLT, RAVLT_MODELS)

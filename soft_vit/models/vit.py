@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import timm.models.vision_transformer as timm_vit
 from timm.models import generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
@@ -21,7 +21,7 @@ from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import resample_vit
 
-# `register_named` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -123,9 +123,4 @@ default_cfgs = generate_default_cfgs(
 )
 
 
-def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
-
-
-for _name in VIT_MODELS:
-    globals()[_name] = base.register_named(_name, _create_vit)
+base.register_models(AttentionViT, VIT_MODELS, feature_indices=3)
