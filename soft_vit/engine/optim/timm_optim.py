@@ -77,7 +77,7 @@ class TimmLR(_ParamScheduler):
     ) -> None:
         if sched in ("none", "plateau"):
             raise ValueError(f"sched must be a schedule without a metric, got {sched}; MMEngine has ReduceOnPlateauLR.")
-        length = (end - begin) // epoch_length
+        length = (end - begin) / epoch_length
         try:
             self._schedule, _ = create_scheduler_v2(
                 optimizer, sched, length, step_on_epochs=False, updates_per_epoch=epoch_length, **options
@@ -91,7 +91,7 @@ class TimmLR(_ParamScheduler):
         cls, *args: Any, epoch_length: int, begin: int = 0, end: int = INF, by_epoch: bool = True, **kwargs: Any
     ) -> "TimmLR":
         """Return a schedule of iterations from one of epochs, as MMEngine's schedules do."""
-        steps = {"begin": begin * epoch_length, "end": end if end == INF else end * epoch_length}
+        steps = {"begin": int(begin * epoch_length), "end": end if end == INF else int(end * epoch_length)}
         return cls(*args, **steps, by_epoch=False, epoch_length=epoch_length, **kwargs)
 
     def _get_value(self) -> list[float]:

@@ -296,6 +296,18 @@ def test_windows_of_accumulation(epochs, length, counts, windows):
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("start", "windows"), [(4, [2, 3]), (7, [2]), (6, [3])])
+def test_a_window_that_is_resumed_averages_over_the_rest_of_it(start, windows):
+    """Of windows of three iterations in a run of 9."""
+    optim = SafeOptimWrapper(torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.3), accumulative_counts=3)
+    optim.initialize_count_status(nn.Identity(), start, 9)
+    scales = []
+    for _ in range(start, 9):
+        scales.append(float(1 / optim.scale_loss(torch.ones(()))))
+        optim.backward(torch.zeros((), requires_grad=True))
+    assert scales == pytest.approx([size for size in windows for _ in range(size)])
+
+
 # Several processes
 
 

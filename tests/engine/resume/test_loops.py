@@ -13,12 +13,12 @@ import mmengine.dataset.sampler
 import numpy as np
 import pytest
 import torch
-from engine.runs import CONFIGS, DEMO, assert_same_state, tiny
+from engine.runs import CONFIGS, DEMO, assert_same_state, scalars, tiny
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import train
+from soft_vit.engine import SafeOptimWrapper, train
 from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
@@ -277,6 +277,53 @@ def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
     assert sorted(path.stem for path in tmp_path.glob("a/*.pth")) == [f"iter_{i}" for i in (2, 3, 5, 6, 8, 9)]
     train(DEMO, work_dir=tmp_path / "b", options=options, validate=False, resume=str(tmp_path / "a" / "iter_5.pth"))
     assert_same_state(tmp_path / "a" / "iter_9.pth", tmp_path / "b" / "iter_9.pth", "state_dict", "optimizer")
+
+
+@pytest.mark.parametrize(
+    ("by_epoch", "counts", "steps"),
+    [
+        # Windows begin anew with an epoch, and the last one of an epoch is shorter.
+        (True, 2, [2, 3, 5, 6, 8, 9]),
+        # A run by iteration is one pass, whatever the rounds through its data.
+        (False, 3, [3, 6, 8]),
+        (False, 4, [4, 8]),
+        (False, 20, [8]),
+    ],
+)
+def test_optimizer_steps_are_those_that_were_asked_for(by_epoch, counts, steps, by_iteration, tmp_path, monkeypatch):
+    """Of batches of 4, 4 and 3 images."""
+    found = []
+    step = SafeOptimWrapper.step
+    monkeypatch.setattr(SafeOptimWrapper, "step", lambda self: (step(self), found.append(self.inner_count))[0])
+    wrapper = {"optim_wrapper.type": "SafeOptimWrapper", "optim_wrapper.accumulative_counts": counts}
+    options = (OPTIONS if by_epoch else BY_ITERATION) | wrapper | {"default_hooks.checkpoint": None}
+    train(DEMO if by_epoch else by_iteration, work_dir=tmp_path, validate=False, options=options)
+    assert found == steps
+
+
+ROUNDS = {"by_epoch": True, "convert_to_iter_based": True}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        # In units of the optimizer's rate; rounds have three iterations, and the run has 8.
+        ({"type": "StepLR", "step_size": 1, "gamma": 0.5}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+        ({"type": "PolyLR", **ROUNDS}, [1 - i / 7 for i in range(8)]),
+        ({"type": "TimmLR", "sched": "poly", "decay_rate": 1.0, **ROUNDS}, [1 - i / 8 for i in range(8)]),
+    ],
+)
+def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iteration, tmp_path):
+    options = BY_ITERATION | {"param_scheduler": [schedule], "default_hooks.checkpoint.interval": 3}
+
+    def rates_of(name: str, resume: str | None = None) -> list[float]:
+        train(by_iteration, work_dir=tmp_path / name, validate=False, options=options, resume=resume)
+        return [1e3 * line["lr"] for line in scalars(tmp_path / name)]
+
+    # Rates are logged with five digits.
+    assert rates_of("whole") == pytest.approx(rates, abs=1e-4)
+    # The epoch of the schedule changes right after the checkpoint.
+    assert rates_of("rest", str(tmp_path / "whole" / "iter_6.pth")) == pytest.approx(rates[6:], abs=1e-4)
 
 
 def test_loaders_without_a_position(by_iteration, tmp_path):
