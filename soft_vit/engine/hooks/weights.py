@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import BaseLoop, Runner
 from timm.layers import to_2tuple
 from torch import nn
@@ -45,6 +45,9 @@ class WeightsHook(Hook):
         if runner._resume:
             if "message_hub" not in checkpoint:
                 raise ValueError("--resume needs the checkpoint of a run; begin one from other weights with load_from.")
+            if "ema_state_dict" in checkpoint and not any(isinstance(hook, EMAHook) for hook in runner.hooks):
+                # A hook that averages puts the plain weights back itself.
+                choose_weights(checkpoint, ema=False)
             require_match(runner, checkpoint)
             classes, trained = _classes(runner), [str(name) for name in notes_of(checkpoint).cfg.get("label_names", ())]
             if classes and trained and classes != trained:

@@ -124,7 +124,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
-    A round through the data is an epoch of a schedule that counts epochs.
+    A run that resumes where a validation is due begins with it, because it follows the checkpoint. A round through the
+    data is an epoch of a schedule that counts epochs.
     Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly.
     """
 
@@ -140,14 +141,13 @@ class ExactIterLoop(IterBasedTrainLoop):
     def run(self) -> Any:
         self.runner.call_hook("before_train")
         self.runner.call_hook("before_train_epoch")
+        if self._iter > 0:
+            self._validate()
         batches = self._all_batches()
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()
             self.run_iter(next(batches))
-            self._decide_current_val_interval()
-            due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
-            if self.runner.val_loop is not None and self._iter >= self.val_begin and due:
-                self.runner.val_loop.run()
+            self._validate()
         self.runner.call_hook("after_train_epoch")
         self.runner.call_hook("after_train")
         return self.runner.model
@@ -157,6 +157,13 @@ class ExactIterLoop(IterBasedTrainLoop):
             self._advance_schedules()
         _seed_step(self.runner)
         super().run_iter(data_batch)
+
+    def _validate(self) -> None:
+        """Validate if it is due after this iteration."""
+        self._decide_current_val_interval()
+        due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
+        if self.runner.val_loop is not None and self._iter >= self.val_begin and due:
+            self.runner.val_loop.run()
 
     def _advance_schedules(self) -> None:
         """Advance schedules that count epochs, of which MMEngine sees one in a run by iteration.

@@ -456,6 +456,14 @@ def test_timm_finds_the_average_in_a_checkpoint(trained):
         assert not value.is_floating_point() or not torch.equal(value, plain["state_dict"][name]), name
 
 
+def test_a_run_resumed_without_the_hook_goes_on_from_its_own_weights(trained, tmp_path):
+    last = scalars(trained)[-1]
+    assert last["cross_entropy"] != last["ema/cross_entropy"]
+    options = {**OPTIONS, "custom_hooks": [], "default_hooks.checkpoint.save_best": None}
+    resumed = train(DEMO, work_dir=tmp_path, options=options, resume=str(trained / "epoch_3.pth"))
+    assert resumed.metrics["cross_entropy"] == pytest.approx(last["cross_entropy"])
+
+
 def test_checkpoint_with_one_set():
     checkpoint = {"state_dict": {"x": torch.ones(1)}}
     choose_weights(checkpoint, ema=False)

@@ -176,7 +176,7 @@ def test_all_ranks_share_the_seed_of_the_run(own, rank, expected):
 def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> SimpleNamespace:
     places = range(batch_size * steps)
     loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
-    settings = {"max_iters": 1000, "logger": Mock()}
+    settings = {"max_iters": 1000, "logger": Mock(), "hooks": []}
     return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, **settings)
 
 
@@ -324,6 +324,22 @@ def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iterat
     assert rates_of("whole") == pytest.approx(rates, abs=1e-4)
     # The epoch of the schedule changes right after the checkpoint.
     assert rates_of("rest", str(tmp_path / "whole" / "iter_6.pth")) == pytest.approx(rates[6:], abs=1e-4)
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_patience_goes_on(by_epoch, by_iteration, tmp_path, monkeypatch):
+    """Each validation is worse than the first; the third one ends the run, resumed or not."""
+    scores = itertools.count(0, -1)
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"top": float(next(scores))})
+    stopping = {"type": "EarlyStoppingHook", "monitor": "top", "rule": "greater", "patience": 2}
+    options = {**(tiny(images=4, batch=4, epochs=6) if by_epoch else BY_ITERATION), "custom_hooks": [stopping]}
+    options |= {} if by_epoch else {"train_cfg.val_interval": 1, "default_hooks.checkpoint.interval": 1}
+    config, name = (DEMO, "epoch") if by_epoch else (by_iteration, "iter")
+    train(config, work_dir=tmp_path / "whole", options=options)
+    assert len(list(tmp_path.glob("whole/*.pth"))) == 3
+    resume = str(tmp_path / "whole" / f"{name}_2.pth")
+    result = train(config, work_dir=tmp_path / "rest", options=options, resume=resume)
+    assert result.checkpoint.name == f"{name}_3.pth"
 
 
 def test_loaders_without_a_position(by_iteration, tmp_path):
