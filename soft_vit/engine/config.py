@@ -31,9 +31,10 @@ from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_
 from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
+from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate, start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, noted_cfg
-from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
+from soft_vit.engine.resume.read import require_checkpoint
+from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
 from soft_vit.registry import DATASETS
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
@@ -118,6 +119,7 @@ def resolve(
         _use_amp(cfg)
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    fit_processes(cfg, launcher)
     if tested is None:
         _choose_checkpoint(cfg, resume, say)
     else:
@@ -125,7 +127,6 @@ def resolve(
     _take_noted(cfg, tested, say)
 
     fit_loaders(cfg)
-    fit_processes(cfg, launcher)
     if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
         scale_learning_rate(cfg, say)
 
@@ -384,13 +385,13 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
     if resume is None and cfg.get("resume") and not cfg.get("load_from"):
         # As in MMEngine.
         resume = "auto"
-    if resume == "auto":
-        newest = find_newest_checkpoint(cfg.work_dir)
-        if newest is None:
+    if resume == "auto" or restarting_launcher():
+        start_processes(cfg)
+        asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
+        if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
             say(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
-        resume = newest and str(newest)
-        cfg.resume = False
+            cfg.resume = False
     if resume is not None:
         cfg.load_from, cfg.resume = resume, True
     if cfg.get("load_from"):

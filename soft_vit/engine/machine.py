@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import init_dist, is_distributed
+from mmengine.utils.dl_utils import set_multi_processing
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
@@ -40,6 +42,19 @@ def fit_processes(cfg: Config, launcher: str) -> None:
         unused = cfg.get("find_unused_parameters", False)
         wrapper = {"broadcast_buffers": False, "find_unused_parameters": unused, **wrapper, "device_ids": None}
     cfg.model_wrapper_cfg = wrapper
+
+
+def start_processes(cfg: Config) -> None:
+    """Start the process group of a config with a launcher as MMEngine's Runner would, which then finds it started."""
+    if cfg.get("launcher", "none") == "none" or is_distributed():
+        return
+    if not torch.cuda.is_available():
+        # MMEngine would choose NCCL.
+        torch.distributed.init_process_group("gloo")
+        return
+    env = cfg.get("env_cfg") or {}
+    set_multi_processing(**env.get("mp_cfg", {}), distributed=True)
+    init_dist(cfg.launcher, **env.get("dist_cfg", {}))
 
 
 def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None:
