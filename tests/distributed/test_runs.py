@@ -97,10 +97,10 @@ def test_a_checkpoint_holds_the_buffers_of_all_ranks(live, iteration):
         assert all(torch.equal(saved[f"module.{name}"], ranks[0]["after"][name]) for name in means)
 
 
-@pytest.mark.parametrize(
-    "strikes",
-    [[(0, Strike(4, "writing"))], pytest.param([(1, Strike(1, "before")), (1, Strike(7, "before"))], marks=pytest.mark.slow)],
-)
+TWO_STRIKES = pytest.param([(1, Strike(1, "before")), (1, Strike(7, "before"))], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("strikes", [[(0, Strike(4, "writing"))], TWO_STRIKES])
 def test_killed_ranks_are_restarted(live, tmp_path, strikes):
     """By a launcher that repeats its command, in a folder where an earlier run has left checkpoints."""
     for name in ("iter_8.pth", "epoch_3.pth", "last_checkpoint"):
