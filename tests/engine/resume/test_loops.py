@@ -391,3 +391,13 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
     assert events == ["epoch_4.pth", "- epoch_2.pth"]
+
+
+@pytest.mark.parametrize(("kept", "epochs"), [(1, 2), (-1, 2), (2, 1)])
+def test_what_a_signal_wrote_goes_in_the_end(tmp_path, kept, epochs):
+    (tmp_path / "stopped_iter_1.pth").touch()
+    hook = {"max_keep_ckpts": kept, "save_last": False}
+    options = tiny(images=4, batch=4, epochs=epochs)
+    options |= {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
+    train(DEMO, work_dir=tmp_path, validate=False, options=options)
+    assert [path.name for path in tmp_path.glob("*.pth")].count("stopped_iter_1.pth") == 0
