@@ -2,14 +2,20 @@
 
 import os
 from collections.abc import Callable
+from inspect import signature
 
 import torch
 from mmengine.config import Config
 from mmengine.dist import init_dist, is_distributed
 from mmengine.utils.dl_utils import set_multi_processing
+from timm.scheduler import create_scheduler_v2
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
+
+
+# Arguments of schedules that are learning rates; their other arguments are factors.
+_RATES = {"eta_min", "eta_max", "min_value", "min_lr", "warmup_lr"}
 
 
 def fit_loaders(cfg: Config) -> None:
@@ -78,6 +84,10 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     schedulers = cfg.get("param_scheduler") or []
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
-        for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
+        is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"
+        if scheduler["type"].endswith("TimmLR"):
+            for name in ("min_lr", "warmup_lr"):
+                scheduler.setdefault(name, signature(create_scheduler_v2).parameters[name].default)
+        for bound in _RATES & scheduler.keys() if is_rate else ():
             scheduler[bound] *= images / base
     say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

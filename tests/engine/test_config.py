@@ -334,6 +334,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-2 * lr},
             {"type": "OneCycleLR", "eta_max": 10 * lr},
+            {"type": "ReduceOnPlateauLR", "min_value": 1e-3 * lr},
+            {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
         cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
@@ -342,6 +344,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
         return cfg
 
     scaled = config(1.0, enable=True)
+    # timm's default is a rate as well.
+    assert scaled.param_scheduler[4].pop("warmup_lr") == 1e-5
     scale_learning_rate(scaled)
     # MMEngine must not scale once more.
     assert scaled.to_dict() == config(factor, enable=False).to_dict()

@@ -27,7 +27,8 @@ class TimmOptimizers(Registry):
     def get(self, key: str) -> Callable[..., Optimizer] | None:
         """Return the function that builds an optimizer from parameters or groups.
 
-        Raises ValueError for a name that timm does not know and for a second-order optimizer.
+        Raises ValueError for a name that timm does not know and for a second-order optimizer. The function raises
+        ValueError for arguments that do not fit.
         """
         if "." in key:
             return None
@@ -42,10 +43,14 @@ class TimmOptimizers(Registry):
             if misplaced := [name for name in _OF_GROUPS if name in options]:
                 raise ValueError(f"{misplaced[0]} must be in paramwise_cfg of TimmOptimWrapperConstructor.")
             try:
-                return create_optimizer_v2(params, key, lr=lr, **options)
+                optimizer = create_optimizer_v2(params, key, lr=lr, **options)
             except (AssertionError, ImportError, TypeError) as error:
                 # Of apex and bitsandbytes, which need a GPU, or an argument that the optimizer lacks.
                 raise ValueError(f"The optimizer timm.{key} must be usable with {options}: {error}.") from error
+            if any(group["lr"] is None for group in optimizer.param_groups):
+                # It would choose the rate itself, and schedules and logs need a number.
+                raise ValueError(f"optimizer.lr must be set for timm.{key}, got None, its default.")
+            return optimizer
 
         return build
 
