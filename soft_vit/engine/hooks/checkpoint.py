@@ -65,6 +65,9 @@ class SafeCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
+        if self.args:
+            # MMEngine would pass them to the function that writes, which takes none.
+            raise ValueError(f"SafeCheckpointHook must have arguments of CheckpointHook, got {', '.join(self.args)}.")
         self.saved_iter: int | None = None
         self._due = False
 

@@ -22,6 +22,7 @@ from soft_vit.engine import SafeOptimWrapper, train
 from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
+from soft_vit.engine.resume.loops import ExactEpochLoop
 from soft_vit.engine.resume.position import (
     BatchPositionHook,
     PositionSampler,
@@ -348,6 +349,26 @@ def test_loaders_without_a_position(by_iteration, tmp_path):
     small = {"train_dataloader.batch_size": 12, "train_dataloader.drop_last": True}
     with pytest.raises(ValueError, match="11 images"):
         train(by_iteration, work_dir=tmp_path, options=BY_ITERATION | small)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        # The last map of 32 pixels has one position, of which BatchNorm has no variance.
+        ({"train_dataloader.dataset.length": 9}, "drop_last"),
+        ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
+        ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
+        ({"train_dataloader.dataset.length": 9, "train_dataloader.drop_last": True}, None),
+    ],
+)
+def test_checked_before_the_first_step(tmp_path, monkeypatch, options, named):
+    steps = []
+    monkeypatch.setattr(ExactEpochLoop, "run_iter", lambda loop, *_: steps.append(loop))
+    options = {**OPTIONS, "train_cfg.max_epochs": 1, "default_hooks.checkpoint.interval": -1, **options}
+    options |= {"default_hooks.checkpoint.save_last": False, "train_cfg.val_begin": 9}
+    with pytest.raises(ValueError, match=named) if named else nullcontext():
+        train(DEMO, work_dir=tmp_path, options=options)
+    assert (len(steps) == 0) == (named is not None)
 
 
 def test_checkpoint_of_another_run_is_no_result(tmp_path):
