@@ -5,6 +5,7 @@ from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import nn
 
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
@@ -32,6 +33,14 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     raise ValueError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
 
 
+def outputs_of(model: nn.Module) -> int | None:
+    """Return the number of classes of a model of MMEngine, or None if it does not tell."""
+    model = unwrapped(model)
+    # A detector itself, a timm model inside ours, or the head of a segmentor or of a model of MMPretrain.
+    owners = (model, getattr(model, "model", None), getattr(model, "head", None))
+    return next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+
+
 @register(HOOKS)
 class RunChecksHook(Hook):
     """Checks that the model has at least as many classes as the training data.
@@ -42,10 +51,7 @@ class RunChecksHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        model = unwrapped(runner.model)
-        # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
-        owners = (model, getattr(model, "model", None), getattr(model, "head", None))
-        head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+        head = outputs_of(runner.model)
         if classes is not None and head is not None and len(classes) > head:
             raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
         if classes is not None and runner.val_loop is not None:
