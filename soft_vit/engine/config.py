@@ -6,7 +6,7 @@ checks. MMEngine saves its result, which is exactly what runs, in the work direc
 | value at the top of a config | sets |
 |---|---|
 | `data_root` | data sets without a folder of their own |
-| `image_size` | the model, generated data sets, and transforms that crop or resize |
+| `image_size` | the model, generated data sets, transforms that crop or resize, and windows of a sliding test |
 | `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
 | `val_fraction` | the share of each class in `train/` that is held out, instead of `val/`; for every `ImageTree` |
 
@@ -49,6 +49,13 @@ _SIZED = {
     "ShapesDataset": "size",
     "TimmAugment": "img_size",
     "TimmEvalCrop": "img_size",
+}
+# The same for types that take another size, or none, where a config does not set it.
+_SIZED_IF_SET = {
+    "SegmentationPreprocessor": "size",
+    "SegRandomCrop": "crop_size",
+    "SegRandomResize": "scale",
+    "SegResize": "scale",
 }
 # Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
 _PIXELS = {
@@ -230,7 +237,8 @@ def _reaches(cfg: Config, name: str) -> bool:
     """Return whether an entry takes a shared value."""
     if name in ("data_root", "val_fraction"):
         return any(dataset.get(name) == cfg[name] for dataset in _datasets_of(cfg))
-    return bool(_timm_model(cfg)) or (name == "image_size" and any(True for _ in _sized(cfg)))
+    others = any(True for _ in _sized(cfg)) if name == "image_size" else _takes_num_classes(cfg)
+    return bool(_timm_model(cfg)) or others
 
 
 # Walking a config.
@@ -280,10 +288,14 @@ def _datasets_of(cfg: Config) -> Iterator[dict[str, Any]]:
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield the dotted name, the entry and the argument of size of each type in _SIZED."""
+    """Yield the dotted name, the entry and the argument of each size of an image."""
     for name, entry in entries(cfg, place):
-        if argument := _SIZED.get(type_name(entry)):
+        kind = type_name(entry)
+        argument = _SIZED.get(kind) or _SIZED_IF_SET.get(kind)
+        if argument and (kind in _SIZED or entry.get(argument) is not None):
             yield name, entry, argument
+        if kind == "TimmSegmentor" and "crop_size" in (entry.get("test_cfg") or {}):
+            yield f"{name}.test_cfg", entry["test_cfg"], "crop_size"
 
 
 # Shared values.
@@ -346,9 +358,16 @@ def _count_classes(cfg: Config) -> int | None:
 def _share_num_classes(cfg: Config, old: Any, options: Mapping[str, Any]) -> None:
     value = _agree(cfg, "num_classes", "num_classes", old, options)
     model = _timm_model(cfg)
+    if _takes_num_classes(cfg) and {"num_classes", "model.num_classes"} & options.keys() == {"num_classes"}:
+        cfg.model.num_classes = value
     for entry in (model, cfg.get("data_preprocessor"), model.get("data_preprocessor")):
         if model and value is not None and entry is not None and entry.get("num_classes") in (None, old):
             entry["num_classes"] = value
+
+
+def _takes_num_classes(cfg: Config) -> bool:
+    """Return whether the model is a detector or segmentor with `num_classes`, which a file may set there alone."""
+    return not _timm_model(cfg) and (cfg.get("model") or {}).get("num_classes") is not None
 
 
 def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None:

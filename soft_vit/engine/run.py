@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,12 +25,16 @@ from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
 
 _runs_in_this_process = itertools.count()
-# Beginnings of MMEngine's records that describe the machine, the config and the hooks, repeat what SummaryHook logs, or
-# warn about MMEngine's own code.
+# Patterns of the beginnings of MMEngine's records that describe the machine, the config, the hooks and each parameter,
+# repeat what SummaryHook logs, or warn about MMEngine's own code.
 _FOR_THE_FILE = (
     "\n-----",
     "Config:",
     "Hooks will be executed",
+    "paramwise_options -- ",
+    "set param ",
+    "Param groups",
+    r"[\w.]+ is skipped since its requires_grad",
     "Distributed training is not used",
     "Checkpoints will be saved",
     '"FileClient"',
@@ -122,7 +127,7 @@ class _QuietRunner(Runner):
         logger = super().build_logger(*args, **kwargs)
         for handler in logger.handlers:
             if not isinstance(handler, logging.FileHandler):
-                handler.addFilter(lambda record: not record.getMessage().startswith(_FOR_THE_FILE))
+                handler.addFilter(lambda record: not re.match("|".join(_FOR_THE_FILE), record.getMessage()))
         return logger
 
 

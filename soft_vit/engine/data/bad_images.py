@@ -29,8 +29,13 @@ class ReadingDataset(BaseDataset):
     In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
     images. `BadImagesHook` names and counts them.
 
-    The metainfo comes from the data, not from the config.
+    bits: of the values in images of 16 bits, see `soft_vit.data.images.to_rgb`. The metainfo comes from the data, not
+    from the config.
     """
+
+    def __init__(self, *args: Any, bits: int | None = None, **kwargs: Any) -> None:
+        self.bits = bits
+        super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
         if self._fully_initialized:

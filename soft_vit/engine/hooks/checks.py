@@ -59,6 +59,14 @@ def require_batches(loader: Any, model: nn.Module) -> None:
             raise ValueError(f"train_dataloader.batch_size {what}, got {sizes}.") from error
 
 
+def outputs_of(model: nn.Module) -> int | None:
+    """Return the number of classes of a model of MMEngine, or None if it does not tell."""
+    model = unwrapped(model)
+    # A detector itself, a timm model inside ours, or the head of a segmentor or of a model of MMPretrain.
+    owners = (model, getattr(model, "model", None), getattr(model, "head", None))
+    return next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+
+
 @register(HOOKS)
 class RunChecksHook(Hook):
     """Checks that the model has at least as many classes as the training data.
@@ -69,10 +77,7 @@ class RunChecksHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        model = unwrapped(runner.model)
-        # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
-        owners = (model, getattr(model, "model", None), getattr(model, "head", None))
-        head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+        head = outputs_of(runner.model)
         if classes is not None and head is not None and len(classes) > head:
             raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
         if classes is not None and runner.val_loop is not None:
