@@ -264,7 +264,7 @@ OPERATORS: dict[str, Operator] = {
 }
 FUNCTIONAL_KINDS = tuple(OPERATORS)
 """The attention types of `attention`."""
-CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].takes_context)
+CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].traits.takes_context)
 """Those of them whose keys may be other tokens than queries."""
 PACKED_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.packed)
 """The attention types of `varlen_attention`."""

@@ -125,7 +125,7 @@ class SwappedAttention(nn.Module):
         if isinstance(token_map, TokenMap):
             Y, X = token_map.feat_size
             given = TokenMap((Y, X), x.shape[1] - Y * X, mask)
-        elif token_map is not None and (attn.needs_grid or attn.no_mask):
+        elif token_map is not None and not attn.traits.follows_mask:
             given = token_map
         return attn(x, attn_mask=given, rope=rope), None
 
@@ -193,9 +193,9 @@ def _replace(
     tower, layers = vision_attentions(model)
     report = SwapReport(kind, block_numbers(blocks, len(layers)))
     cls = attention_class(kind)
-    if hasattr(tower.config, "num_patches") and cls.fixed_feat_size:
+    if hasattr(tower.config, "num_patches") and cls.traits.fixed_grid:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
-    if hasattr(tower, "rope_embeddings") and not (cls.qk_norm and cls.qk_of_each_token):
+    if hasattr(tower, "rope_embeddings") and not cls.traits.rotary:
         raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
     replacements = {i: _replacement(tower, layers[i][2], kind, options) for i in report.blocks}
     for i, (attn, kept, dropped) in replacements.items():

@@ -47,7 +47,7 @@ class FollowsMap:
     @staticmethod
     def needs_map(block: nn.Module) -> bool:
         """Return whether an attention of the block needs the map of its tokens."""
-        return any(isinstance(module, ViTAttention) and module.needs_grid for module in block.modules())
+        return any(isinstance(module, ViTAttention) and module.traits.needs_grid for module in block.modules())
 
     def map_of(self, *args: Any, **kwargs: Any) -> TokenMap | ImageMaps:
         """Return the map of the images that a forward is called with, as far as it is known before the patches are."""
@@ -91,7 +91,7 @@ class FollowsMaps(FollowsMap):
     @staticmethod
     def needs_map(block: nn.Module) -> bool:
         attentions = (module for module in block.modules() if isinstance(module, ViTAttention))
-        return any(attention.needs_grid or attention.no_mask for attention in attentions)
+        return not all(attention.traits.follows_mask for attention in attentions)
 
     def map_of(  # type: ignore[override]  # as timm's forwards of this model are called
         self, *args: Any, patch_coord: Tensor | None = None, patch_valid: Tensor | None = None, **kwargs: Any

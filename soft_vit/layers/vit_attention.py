@@ -106,10 +106,10 @@ class ViTAttention(Attention):
         if scale_norm:
             raise ValueError(f"scale_attn_norm must be False for {kind.__name__}, which cannot normalise its result.")
         if qk_norm:
-            if not self.qk_norm:
+            if not self.traits.qk_norm:
                 raise ValueError(f"qk_norm must be False for {kind.__name__}, which does not compute queries and keys.")
             self.q_norm = norm_layer(self.head_dim, **dd)
-            if not self.key_is_query:
+            if not self.traits.key_is_query:
                 self.k_norm = norm_layer(self.head_dim, **dd)
         proj = getattr(self, "proj", None)
         if proj is None:
@@ -141,12 +141,12 @@ class ViTAttention(Attention):
             raise ValueError(f"shared_rel_pos_bias must be None for {type(self).__name__}.")
         token_map, mask = (attn_mask, attn_mask.mask) if isinstance(attn_mask, TokenMap) else (None, attn_mask)
         if mask is not None and mask.is_floating_point() and mask.ndim == 4:
-            if self.needs_grid and token_map is None:
+            if self.traits.needs_grid and token_map is None:
                 name = type(self).__name__
                 raise ValueError(f"swap_attention must be used for {name} in batches of many shapes.")
             mask = tokens_that_count(mask)[:, None, None]
         mask = padding_mask(mask, is_causal, x)
-        if not self.needs_grid:
+        if not self.traits.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
         elif token_map is not None:
             feat_size, num_prefix_tokens = token_map.feat_size, token_map.num_prefix_tokens
@@ -158,7 +158,7 @@ class ViTAttention(Attention):
     def _mix_map(self, x: Tensor, feat_size: tuple[int, int], rope: Tensor | None) -> Tensor:
         """Mix tokens `[B, P + N, C]` of a map."""
         num_prefix_tokens = x.shape[1] - feat_size[0] * feat_size[1]
-        if not self.needs_grid:
+        if not self.traits.needs_grid:
             feat_size, num_prefix_tokens = (x.shape[1], 1), 0
         return self.mix(x, self.layout(x, feat_size, num_prefix_tokens, None), self._rotation(rope))
 

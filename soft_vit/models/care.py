@@ -18,7 +18,7 @@ from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
 from soft_vit.layers.plain import is_plain
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
@@ -39,9 +39,8 @@ class UnprojectedAttention(Attention):
     The values are the tokens themselves, and the result is not projected: the next layers of the block do so.
     """
 
-    cost: str = "N"
-    needs_grid = False
-    no_mask: str = ""
+    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
+    projections: Mapping[str, str] = {"qk": "qk"}
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

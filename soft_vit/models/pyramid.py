@@ -229,7 +229,7 @@ class PyramidViT(base.StagedModel):
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         attentions = stage_attentions(attention, stage4, len(depths))
-        needs_grid = attention_class(attentions[-1]).needs_grid
+        needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
             raise ValueError(
                 f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
@@ -504,7 +504,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return base.imagenet_cfg(
         min_input_size=(3, 32, 32),
         first_conv="stages.0.patch_embed.0.conv",
-        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
+        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).traits.fixed_grid,
         license="mit",
         paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
     )

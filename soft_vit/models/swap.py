@@ -89,7 +89,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     """
     check_options(kind, options)
     indices = _check_model(model, blocks)
-    if isinstance(model, NaFlexVit) and attention_class(kind).fixed_feat_size:
+    if isinstance(model, NaFlexVit) and attention_class(kind).traits.fixed_grid:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
     report = SwapReport(kind, indices)
     before = _cost(model)
@@ -248,14 +248,14 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     )
     norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
     attn.rotate_half = bool(getattr(old, "rotate_half", False))
-    taken = [name for name in norms if attn.qk_norm and not (attn.key_is_query and name == "k_norm")]
+    taken = [name for name in norms if attn.traits.qk_norm and not (attn.traits.key_is_query and name == "k_norm")]
     for name in taken:
         setattr(attn, name, norms[name])
     kept = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
     from_old, used = keep_projections(attn, source)
     used |= kept
     kept |= from_old
-    if getattr(model, "rope", None) is not None and not (attn.qk_norm and attn.qk_of_each_token):
+    if getattr(model, "rope", None) is not None and not attn.traits.rotary:
         raise ValueError(
             f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
         )

@@ -73,7 +73,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         img_size = base.check_image_size(img_size)
         kind = attention_class(attention)
         if class_token is None:
-            class_token = not kind.needs_grid and kind is not NoAttention
+            class_token = not kind.traits.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}

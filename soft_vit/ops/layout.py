@@ -69,18 +69,23 @@ class Layout(NamedTuple):
 
 
 def token_layout(
-    x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, no_mask: str
+    x: Tensor,
+    feat_size: FeatSize,
+    num_prefix_tokens: int,
+    mask: Tensor | None,
+    sequence: bool,
+    mask_refusal: str | None,
 ) -> Layout:
     """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,), not (Y, X). no_mask: why a mask is refused, as the end of a sentence, or
-    empty. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the shape of x and a
-    token that counts in each image.
+    sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
+    sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
+    shape of x and a token that counts in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
-    if mask is not None and no_mask:
-        raise ValueError(f"key_padding_mask must be None: {no_mask}.")
+    if mask is not None and mask_refusal:
+        raise ValueError(f"key_padding_mask must be None: {mask_refusal}.")
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
     if torch.compiler.is_compiling():
         return layout

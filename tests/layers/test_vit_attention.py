@@ -42,7 +42,7 @@ def images(height: int = 64, width: int = 64, batch: int = 2) -> Tensor:
 @every_kind
 def test_in_a_plain_vit(kind: str) -> None:
     """With registers, norms of queries and keys if the type has them, and images of any square size."""
-    model = create(attn_layer(kind), reg_tokens=4, qk_norm=ATTENTIONS[kind].qk_norm, dynamic_img_size=True)
+    model = create(attn_layer(kind), reg_tokens=4, qk_norm=ATTENTIONS[kind].traits.qk_norm, dynamic_img_size=True)
     assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     expected = model(images())
     for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -4,12 +4,12 @@ Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecu
 """
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
 from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
@@ -137,10 +137,12 @@ class BigBirdAttention(ScoreAttention):
     num_random: random blocks for each block and head, a function of the number of blocks alone.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    prefix: ClassVar[str] = "in the first block, which is global"
-    no_mask: str = "its random blocks depend on the number of tokens"
+    traits = Traits(
+        cost="N",
+        needs_grid=False,
+        prefix="in the first block, which is global",
+        mask_refusal="its random blocks depend on the number of tokens",
+    )
 
     def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
 from soft_vit.ops.numerics import wide_dtype
@@ -40,9 +40,7 @@ class CosformerAttention(SelfAttention):
     Distances are in raster order, as the published form is for text.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return cosformer_attention(q, k, v, layout)

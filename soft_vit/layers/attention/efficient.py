@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 
 
@@ -19,10 +19,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits(cost="N", takes_context=True, needs_grid=False, mask_refusal=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return efficient_attention(q, k, v, layout)

@@ -4,14 +4,14 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map, C channel
 kernel.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, add_to_grid, grid_maps, window
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, add_to_grid, grid_maps, window
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
@@ -87,10 +87,9 @@ class InLineAttention(SelfAttention):
     tokens.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits(
+        cost="N", takes_context=True, prefix="as all tokens, but left out of the convolution", mask_refusal=None
+    )
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

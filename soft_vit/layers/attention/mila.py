@@ -1,12 +1,14 @@
 """Mamba-inspired linear attention (MILA, released as MLLA; Han et al. 2024, arXiv 2405.16605)."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     add_to_grid,
     depthwise_conv,
     grid_maps,
@@ -34,9 +36,10 @@ class MilaAttention(Attention):
     alone, the second columns. dim is a multiple of 4.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits(
+        cost="N", prefix="as all tokens, but not rotated and left out of the convolution", mask_refusal=None
+    )
+    projections: Mapping[str, str] = {"qk": "qk"}
 
     def __init__(
         self,

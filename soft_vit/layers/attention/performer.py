@@ -7,7 +7,7 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.chunked import max_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.linear import linear_attention
@@ -97,10 +97,7 @@ class PerformerAttention(SelfAttention):
     The features are a buffer `projection` [M, d], drawn once and saved with the weights; `redraw` draws others.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits(cost="N", takes_context=True, needs_grid=False, mask_refusal=None)
     projection: Tensor
 
     def __init__(

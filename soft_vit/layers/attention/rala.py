@@ -1,6 +1,7 @@
 """Rank-augmented linear attention of RAVLT (Fan et al. 2024, arXiv 2411.07635), as the released code computes it."""
 
 import math
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ class RALAttention(GatedRotaryAttention):
     tokens: one row for each head, not one for each token.
     """
 
-    cost: str = "N"
+    traits = replace(GatedRotaryAttention.traits, cost="N")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend linearly, with keys weighted by a softmax of their products with the mean query.

@@ -4,14 +4,15 @@ Letters: B batch, H heads, N tokens, D channels of a head, R rounds of hashing, 
 of a chunk, S keys that a chunk sees: its own and those of the chunk before.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, at_least
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -140,13 +141,14 @@ class ReformerAttention(ScoreAttention):
     weights; `redraw` draws others.
     """
 
-    cost: str = "N log N"
-    key_is_query: ClassVar[bool] = True
-    needs_grid: bool = False
-    no_mask: str = "its number of hash buckets depends on the number of tokens"
+    traits = Traits(
+        cost="N log N",
+        key_is_query=True,
+        needs_grid=False,
+        mask_refusal="its number of hash buckets depends on the number of tokens",
+    )
+    projections: Mapping[str, str] = {"qk": "q", "v": "v"}
     rotations: Tensor
-
-    projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}
 
     def __init__(self, dim: int, num_heads: int, *, num_rounds: int = 2, chunk_size: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -21,9 +21,7 @@ def sima_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 class SimpleAttention(SelfAttention):
     """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return sima_attention(q, k, v, layout)

@@ -3,13 +3,14 @@
 Letters: B batch, H heads, N tokens, C channels, D channels of a head, M bottleneck tokens.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, grid_limit, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, grid_limit, split_heads, window
 from soft_vit.layers.attention.bottleneck import (
     average_tokens,
     bottleneck_grid,
@@ -101,9 +102,10 @@ class SoftAttention(Attention):
     normalize_rows: divide each token's result by the row sum `K1 A^+ (K1^T 1)`, which makes it an average of values.
     """
 
-    cost: str = "N^2/r^2 + N^3/r^6"
-    key_is_query: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the bottleneck tokens"
+    traits = Traits(
+        cost="N^2/r^2 + N^3/r^6", key_is_query=True, prefix="as all tokens, but left out of the bottleneck tokens"
+    )
+    projections: Mapping[str, str] = {"q": "q", "v": "v"}
     normalize: ClassVar[bool] = False
     default_newton_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -153,10 +155,12 @@ class SoftAttention(Attention):
             self.limit = min(rows, largest[0]), min(columns, largest[1])
             self.sr_ratio = min(sr_ratio, min(feat_size) // rows)
         if self.limit is not None:
-            self.cost = "N"
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+            self.declare(cost="N")
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if sampling not in ("conv", "avg"):
-            self.no_mask = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+            self.declare(
+                mask_refusal=f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+            )
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)

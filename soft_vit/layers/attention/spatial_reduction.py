@@ -1,6 +1,7 @@
 """Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     merge_heads,
     pad_to_window,
     split_heads,
@@ -32,10 +34,10 @@ class SpatialReductionAttention(Attention):
         LayerNorm and GELU. The cost is linear in N.
     """
 
-    cost: str = "N^2/r^2"
-    qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "seen by all tokens, next to the reduced ones"
-    no_mask: str = ""
+    traits = Traits(
+        cost="N^2/r^2", qk_of_each_token=False, prefix="seen by all tokens, next to the reduced ones", mask_refusal=None
+    )
+    projections: Mapping[str, str] = {"q": "q", "kv": "kv"}
 
     def __init__(
         self,
@@ -55,8 +57,7 @@ class SpatialReductionAttention(Attention):
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **dd, **options)
         self.linear = linear
         if linear:
-            self.cost = "N"
-            self.no_mask = "its 49 windows divide a full map"
+            self.declare(cost="N", mask_refusal="its 49 windows divide a full map")
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)

@@ -4,7 +4,7 @@ Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X co
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, window
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
@@ -121,9 +121,7 @@ class TTTAttention(Attention):
         is a multiple of 4 then.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits(cost="N", prefix="as all tokens, but left out of the convolution", mask_refusal=None)
 
     def __init__(
         self,

@@ -3,14 +3,15 @@
 Letters: B batch, H heads, P prefix tokens, N tokens, C channels, D channels of a head.
 """
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits, merge_heads, split_parts
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.layout import Layout, fill_masked
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -52,9 +53,8 @@ class TTTGLUAttention(Attention):
     linear in V. It takes over the projections of a pretrained ViT.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits(cost="N", prefix="as all tokens, but left out of the convolution", mask_refusal=None)
+    projections: Mapping[str, str] = {"qkv": "qkv"}
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
@@ -60,9 +60,7 @@ class VQAttention(SelfAttention):
     A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor

@@ -123,7 +123,7 @@ def test_without_a_grid_prefix_tokens_are_as_all_others() -> None:
     x = tokens(2, 38)
     for kind, cls in ATTENTIONS.items():
         on_map, in_sequence = make(case(kind), (5, 7)), make(case(kind), (38,))
-        assert cls.needs_grid or torch.equal(on_map(x, (5, 7), 3), in_sequence(x, (38,))), kind
+        assert cls.traits.needs_grid or torch.equal(on_map(x, (5, 7), 3), in_sequence(x, (38,))), kind
 
 
 def ttt(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -195,9 +195,9 @@ def test_options_of_queries_and_keys(kind: str) -> None:
                 module(x, feat_size, prefix)
         flat = [part.transpose(1, 2).flatten(2) for part in seen["plain"]]
         # The kernel of `gaussian` divides its one projection before it is called.
-        scale = attn.head_dim**0.25 if attn.key_is_query else 1.0
-        expected = [prepared(scale * flat[0], attn.q_conv, attn.key_is_query, prefix, grid) / scale]
-        if not attn.key_is_query:
+        scale = attn.head_dim**0.25 if attn.traits.key_is_query else 1.0
+        expected = [prepared(scale * flat[0], attn.q_conv, attn.traits.key_is_query, prefix, grid) / scale]
+        if not attn.traits.key_is_query:
             expected.append(prepared(flat[1], attn.k_conv, True, prefix, grid))
         for found, value in zip(seen["found"][: len(expected)], expected, strict=True):
             assert relative_error(found, value) <= TOLERANCE, feat_size
@@ -271,13 +271,13 @@ def test_equals_the_dense_formula(case: Case) -> None:
 
 def test_every_attention_with_a_rule_for_prefix_tokens_has_a_formula() -> None:
     assert {case.kind for case in FORMULAS} | WITHOUT_MATRIX.keys() >= {
-        kind for kind, cls in ATTENTIONS.items() if cls.needs_grid
+        kind for kind, cls in ATTENTIONS.items() if cls.traits.needs_grid
     }
 
 
 def test_cost_is_that_of_the_options() -> None:
     for row in CASES:
-        assert not row.cost or row.cost == make(row, (8, 8)).cost, row
+        assert not row.cost or row.cost == make(row, (8, 8)).traits.cost, row
 
 
 def test_what_does_not_fit_is_named() -> None:
