@@ -6,6 +6,7 @@ that call `create_staged`. `mila.py` is a short example.
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -528,8 +529,8 @@ def create_staged(
     return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **options)
 
 
-def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
+def register_named(name: str, create: Callable[..., nn.Module]) -> None:
+    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, in the module of create.
 
     For names that combine an attention and a size; other models have a function in the file of their family.
     """
@@ -539,4 +540,6 @@ def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[...,
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
-    return register_model(entrypoint)
+    # An attribute, as `register_model` lists the name in `__all__`.
+    setattr(sys.modules[create.__module__], name, entrypoint)
+    register_model(entrypoint)

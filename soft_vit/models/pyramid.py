@@ -469,11 +469,13 @@ def _timm_name(attention: str, size: str) -> str:
     return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
 
 
+def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
+    sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
+    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+
+
 def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models: dict[str, dict[str, Any]] = {}
-    for attention in ATTENTIONS:
-        for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
-            models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
+    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
     for size, arguments in PYRAMID_SIZES.items():
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
@@ -627,4 +629,13 @@ def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
 # All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
     if _name not in globals():
-        globals()[_name] = base.register_named(_name, _create_pyramid)
+        base.register_named(_name, _create_pyramid)
+
+
+def register_pyramids(attention: str) -> None:
+    """Register the pyramids with an attention type that is not the package's."""
+    models = _pyramids(attention)
+    PYRAMID_MODELS.update(models)
+    default_cfgs.update(base.make_default_cfgs(models, _cfg))
+    for name in models:
+        base.register_named(name, _create_pyramid)

@@ -9,14 +9,14 @@ from typing import Any
 
 import timm.models.vision_transformer as timm_vit
 from timm.layers import resample_abs_pos_embed
-from timm.models import generate_default_cfgs
+from timm.models import DefaultCfg, generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.embed import grid_of_positions
-from soft_vit.layers.follow_map import FollowsMap, follow_map
+from soft_vit.layers.grid_vit import GridViT, follow_grid
 from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
@@ -42,15 +42,11 @@ def vit_name(attention: str, size: str) -> str:
     return f"{attention}_vit_{size}_patch16"
 
 
-VIT_MODELS: dict[str, dict[str, Any]] = {
-    vit_name(kind, size): dict(arguments, attention=kind)
-    for kind in ATTENTIONS
-    for size, arguments in VIT_SIZES.items()
-}
+VIT_MODELS: dict[str, dict[str, Any]] = {}
 """Arguments of every named model."""
 
 
-class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
+class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # GridViT only binds blocks
     """timm's VisionTransformer with one of the attentions in every block; images `[B, in_chans, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
@@ -90,7 +86,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
-        follow_map(self)
+        follow_grid(self, (module for module in self.modules() if isinstance(module, ViTAttention)))
         base.add_img_size_hooks(self)
 
     @property
@@ -124,14 +120,22 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
                 module.resample_state(f"{prefix}{module_name}.", weights, noted)
 
 
-default_cfgs = generate_default_cfgs(
-    {name: base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
-)
+default_cfgs: dict[str, DefaultCfg] = {}
 
 
 def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
     return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
 
 
-for _name in VIT_MODELS:
-    globals()[_name] = base.register_named(_name, _create_vit)
+def register_vits(kind: str) -> None:
+    """Register the ViTs with an attention type."""
+    for size, arguments in VIT_SIZES.items():
+        name = vit_name(kind, size)
+        VIT_MODELS[name] = dict(arguments, attention=kind)
+        cfg = base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit")
+        default_cfgs.update(generate_default_cfgs({name: cfg}))
+        base.register_named(name, _create_vit)
+
+
+for _kind in ATTENTIONS:
+    register_vits(_kind)

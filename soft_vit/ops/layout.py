@@ -4,7 +4,7 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows 
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,21 +112,21 @@ def token_layout(
 MAX_PREFIX_TOKENS = 5
 
 
-def square_layout(x: Tensor, feat_size: tuple[int, int] | None, num_prefix_tokens: int | None) -> Layout:
-    """Return the layout of tokens x `[B, P + N, C]`: P prefix tokens, then a map.
+def grid_of_tokens(
+    count: int, grid: tuple[int, int] | Literal["square"], num_prefix_tokens: int | None
+) -> tuple[tuple[int, int], int]:
+    """Return the grid (Y, X) of P + N tokens, and P.
 
-    feat_size: the map; by default the largest square. num_prefix_tokens: P; by default the tokens that are not on the
-    map, at most 5. ValueError if the number of tokens does not fit.
+    grid: "square" stands for the largest square. num_prefix_tokens: P; by default the tokens that are not on the grid,
+    at most 5. ValueError if the number of tokens does not fit.
     """
-    tokens = int(x.shape[1])
-    if feat_size is None:
-        side = math.isqrt(max(0, tokens - (num_prefix_tokens or 0)))
-        feat_size = side, side
-    rest = tokens - feat_size[0] * feat_size[1]
+    if grid == "square":
+        grid = (math.isqrt(max(0, count - (num_prefix_tokens or 0))),) * 2
+    rest = count - grid[0] * grid[1]
     if not 0 <= rest <= MAX_PREFIX_TOKENS if num_prefix_tokens is None else rest != num_prefix_tokens:
         prefix = f"at most {MAX_PREFIX_TOKENS}" if num_prefix_tokens is None else num_prefix_tokens
         raise ValueError(
-            f"tokens must be a map of {feat_size[0]} x {feat_size[1]} and {prefix} prefix tokens, got {tokens}. Give "
-            f"attn_layer the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
+            f"tokens must be a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}. Give attn_layer "
+            f"the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
         )
-    return Layout(feat_size, rest)
+    return grid, rest

@@ -295,18 +295,28 @@ class Attention(nn.Module):
         that takes none (`Traits.mask_refusal`).
         """
         if context is None:
-            return self.mix_counted(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+            return self.mix_with_padding(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
         if not self.traits.takes_context:
             raise ValueError(f"context must be None for {type(self).__name__}, which relates the tokens of one map.")
         self.layout(x, feat_size, num_prefix_tokens, None)
         layout = token_layout(context, (context.shape[1],), 0, key_padding_mask, True, self.traits.mask_refusal)
         return self.cross(x, zero_padding(context, layout.mask), layout)
 
+    def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Mix packed sequences x `[T, C]`, each as if it were alone; for attentions of sequences that take masks.
+
+        cu_seqlens: `[S + 1]`, their boundaries, from 0 to T.
+        """
+        lengths = cu_seqlens.diff()
+        mask = torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
+        padded = x.new_zeros(*mask.shape, x.shape[1]).masked_scatter(mask[..., None], x)
+        return self(padded, (mask.shape[1],), 0, mask)[mask]
+
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         """Mix context `[B, M, C]`, of that layout, for tokens x `[B, P + N, C]`."""
         raise NotImplementedError
 
-    def mix_counted(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+    def mix_with_padding(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Mix tokens as `mix` does, with zeros for padding, which in a sequence is moved behind the other tokens."""
         x = zero_padding(x, layout.mask)
         in_order = self.traits.needs_order or (self.sequence and self.traits.needs_grid)
