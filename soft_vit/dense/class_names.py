@@ -7,7 +7,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights.read import notes_of
+from soft_vit.weights.read import spec_of
 
 
 @register(HOOKS)
@@ -22,7 +22,7 @@ class ClassNamesHook(Hook):
         self.trained: Sequence[str] = ()
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self.trained = notes_of(checkpoint).cfg.get("label_names", ())
+        self.trained = spec_of(checkpoint).label_names
 
     def before_test(self, runner: Runner) -> None:
         if self.trained:

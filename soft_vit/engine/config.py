@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope, Registry
@@ -32,12 +33,13 @@ from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
-from soft_vit.engine.models.finetune import TIMM_PREFIX, noted_cfg
+from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
 from soft_vit.registry import DATASETS
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import Notes
+from soft_vit.weights.load import is_own_model
+from soft_vit.weights.spec import ModelSpec
 
 _SHARED = ("data_root", "image_size", "num_classes", "val_fraction")
 # The argument for the image size of each type that has one.
@@ -47,10 +49,22 @@ _SIZED = {
     "TimmAugment": "img_size",
     "TimmEvalCrop": "img_size",
 }
-# Arguments that these types take from the notes of weights, and their values without notes.
-_NOTED = {
-    "RecipeDataPreprocessor": {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD},
-    "TimmEvalCrop": {"crop_pct": DEFAULT_CROP_PCT, "crop_mode": "center", "interpolation": "bicubic"},
+# Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
+_PIXELS = {
+    "mean": ("mean", IMAGENET_DEFAULT_MEAN, 255),
+    "std": ("std", IMAGENET_DEFAULT_STD, 255),
+}
+_SHARES = {"image_mean": ("mean", IMAGENET_DEFAULT_MEAN, 1), "image_std": ("std", IMAGENET_DEFAULT_STD, 1)}
+_NOTED: dict[str, dict[str, tuple[str, Any, float | None]]] = {
+    "RecipeDataPreprocessor": _PIXELS,
+    "SegmentationPreprocessor": _PIXELS,
+    "TorchvisionMaskRCNN": _SHARES,
+    "TorchvisionRetinaNet": _SHARES,
+    "TimmEvalCrop": {
+        "crop_pct": ("crop_pct", DEFAULT_CROP_PCT, None),
+        "crop_mode": ("crop_mode", "center", None),
+        "interpolation": ("interpolation", "bicubic", None),
+    },
 }
 # Keys that MMEngine reads from a config.
 _READ_BY_RUNNER = inspect.signature(Runner.__init__).parameters.keys() | {
@@ -81,7 +95,7 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     *,
     work_dir: str | Path | None = None,
-    tested: Notes | None = None,
+    tested: ModelSpec | None = None,
     resume: str | None = None,
     amp: bool = False,
     auto_scale_lr: bool = False,
@@ -92,7 +106,7 @@ def resolve(
     """Return the config that runs, from a file, options, shared values, flags and this machine.
 
     config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as in
-    `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` is ignored then. say: receives a
+    `--cfg-options`. tested: record of a checkpoint that is tested; `load_from` is ignored then. say: receives a
     sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.
 
@@ -107,7 +121,8 @@ def resolve(
     _share_data_root(cfg, before["data_root"])
     _hold_out(cfg)
     if cfg.get("num_classes", 0) is None and _timm_model(cfg).get("num_classes") in (None, before["num_classes"]):
-        cfg.num_classes = (tested and len(tested.cfg.get("label_names", ()))) or _count_classes(cfg)
+        noted = tested and (tested.options.get("num_classes") or len(tested.label_names))
+        cfg.num_classes = noted or _count_classes(cfg)
     _share_num_classes(cfg, before["num_classes"], options)
     _share_image_size(cfg, before["image_size"], options)
 
@@ -122,7 +137,15 @@ def resolve(
         _choose_checkpoint(cfg, resume, say)
     else:
         cfg.load_from, cfg.resume = None, False
-    _take_noted(cfg, tested, say)
+    start = start_weights(cfg) if tested is None else None
+    if start and not cfg.get("load_from") and "://" not in start and not Path(start).is_file():
+        # The backbone's file may be missing where a config is only read.
+        start = None
+    spec = start_spec(start) if start else tested or ModelSpec()
+    if not _timm_model(cfg).get("pretrained"):
+        _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))
+    _take_preprocessing(cfg, spec, start, say)
+    check_task(cfg)
 
     fit_loaders(cfg)
     fit_processes(cfg, launcher)
@@ -333,11 +356,9 @@ def _agree(cfg: Config, name: str, argument: str, old: Any, options: Mapping[str
 
 
 def _takes_img_size(name: str) -> bool:
-    if not timm.is_model(name):
-        return False
-    if timm.models.model_entrypoint(name).__module__.startswith("soft_vit."):
+    if is_own_model(name):
         return True
-    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    found = timm.get_pretrained_cfg(name, allow_unregistered=True) if timm.is_model(name) else None
     return bool(found and found.fixed_input_size)
 
 
@@ -398,29 +419,71 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
 
 
 def start_weights(cfg: Config) -> str | None:
-    """Return the weights that a run begins with, as `load_from` names them."""
-    model = _timm_model(cfg)
-    own = TIMM_PREFIX + model["model_name"] if model.get("pretrained") is True else model.get("checkpoint")
-    return cfg.get("load_from") or own
+    """Return the weights that a run begins with, as `load_from` names them: of the model, or of its backbone."""
+    for entry in (_timm_model(cfg), (cfg.get("model") or {}).get("backbone") or {}):
+        start = entry.get("init_cfg") or {}
+        file = entry.get("checkpoint_path") or (isinstance(start, Mapping) and start.get("checkpoint"))
+        if own := file or (entry.get("pretrained") is True and TIMM_PREFIX + entry.get("model_name", "")):
+            return cfg.get("load_from") or own
+    return cfg.get("load_from")
 
 
-def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -> None:
-    """Set the arguments in _NOTED that the config does not set."""
-    open_entries = [
-        (entry, key, default)
-        for _, entry in entries(cfg)
-        for key, default in _NOTED.get(type_name(entry), {}).items()
-        if entry.get(key) is None
-    ]
-    start = start_weights(cfg) if open_entries and tested is None else None
-    noted = noted_cfg(start) if start else tested.cfg if tested else {}
-    taken = {}
-    for entry, key, default in open_entries:
-        value = noted.get(key) or default
-        taken[key] = entry[key] = [round(255 * one, 5) for one in value] if key in ("mean", "std") else value
-    if start:
+def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
+    """Set options of the model that its weights note and the config does not.
+
+    fitted: the weights are fitted to the model's classes, channels and image size. A backbone reads its own file.
+    """
+    model, backbone = _timm_model(cfg), (cfg.get("model") or {}).get("backbone")
+    left_out = ("num_classes", "in_chans", "img_size") if fitted else ()
+    if model and model["model_name"].partition(".")[0] == spec.model:
+        for name, value in spec.arguments({}).items():
+            if name not in left_out:
+                model.setdefault(name, value)
+    for name, value in (spec.options.get("backbone") or {}).items() if backbone else ():
+        backbone.setdefault(name, value)
+
+
+def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, say: Callable[[str], None]) -> None:
+    """Set the arguments in _NOTED that the config does not set, and say where it sets another colour range."""
+    taken, others = {}, {}
+    for place, entry in entries(cfg):
+        for argument, (key, default, factor) in _NOTED.get(type_name(entry), {}).items():
+            value = spec.cfg.get(key) or default
+            value = [round(factor * one, 5) for one in value] if factor else value
+            if entry.get(argument) is None:
+                taken[key] = entry[argument] = value
+            elif factor and key in spec.cfg and not np.allclose(entry[argument], value, atol=0.05 * factor):
+                others[f"{place}.{argument}"] = (entry[argument], value)
+    if start and taken:
         shown = ", ".join(f"{key}={value}" for key, value in taken.items())
         say(f"Images are prepared as {start} notes, or else as for ImageNet: {shown}.")
+    for place, (own, noted) in others.items():
+        say(f"{place} is {list(own)}, the weights {start or 'that are tested'} note {noted}.")
+
+
+def check_task(cfg: Config) -> None:
+    """Raise ValueError if the parts of a classifier's config differ in whether images have several labels."""
+    model = _timm_model(cfg)
+    if not model:
+        return
+    several, wrong = bool(model.get("multi_label")), []
+    for split in ("train", "val", "test"):
+        for one in datasets_in((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
+            kind = class_of(one, DATASETS) or object
+            of_one_label = kind.__module__.startswith("soft_vit.") and not {"dataset", "datasets"} & one.keys()
+            if (of_one_label or "multi_label" in one) and bool(one.get("multi_label")) != several:
+                wrong.append(f"multi_label={several} in {split}_dataloader.dataset")
+        evaluators = cfg.get(f"{split}_evaluator") or []
+        for one in [evaluators] if isinstance(evaluators, Mapping) else evaluators:
+            if several and type_name(one) in ("Accuracy", "ClassificationMetric"):
+                wrong.append(f"another {split}_evaluator than {type_name(one)}, such as AveragePrecision")
+    loss = model.get("loss") or {"use_sigmoid": several}
+    if several and not (loss.get("use_sigmoid") or type_name(loss) in ("AsymmetricLoss", "FocalLoss")):
+        wrong.append(f"a loss with use_sigmoid=True, got {type_name(loss)}")
+    prepared = model.get("data_preprocessor") or cfg.get("data_preprocessor") or {}
+    wrong += [f"{name}=0" for name in ("mixup", "cutmix", "smoothing") if several and prepared.get(name)]
+    if wrong:
+        raise ValueError(f"model.multi_label={several} needs {'; '.join(dict.fromkeys(wrong))}.")
 
 
 # Reading a config without a run.
@@ -431,7 +494,7 @@ def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
 
     Raises what `resolve` raises, and ValueError for a config of another model.
     """
-    arguments = dict(resolve(path, tested=Notes()).get("model") or {})
+    arguments = dict(resolve(path, tested=ModelSpec()).get("model") or {})
     if "model_name" not in arguments:
         raise ValueError(f"The config {path} must have a model with a model_name.")
     bases = inspect.getmro(class_of(arguments, MODELS))

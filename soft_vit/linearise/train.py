@@ -21,7 +21,9 @@ from tqdm import tqdm
 
 from soft_vit.linearise.backbone import Backbone, first, make_student
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.read import read_checkpoint_file
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NotedWeights, read_checkpoint_file
+from soft_vit.weights.spec import ModelSpec
 
 # Part of a phase in which the learning rate rises.
 WARM_UP = 0.05
@@ -368,7 +370,8 @@ class Linearisation:
         self.blocks = [block for block in self.blocks if block not in kept]
         self.student = make_student(self.teacher, self.kind, self.blocks, **self.options)
         for block in self.blocks:
-            self.student.attention(block).load_state_dict(trained.attention(block).state_dict())
+            weights = NotedWeights(trained.attention(block).state_dict(), ModelSpec())
+            load_into(self.student.attention(block), weights)
 
     def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
         if distributed.is_initialized() and distributed.get_rank() > 0:
@@ -388,7 +391,7 @@ class Linearisation:
         self.step, self.history = state["step"], state["history"]
         if "softmax" in self.history:
             self._rebuild(self.history["softmax"]["kept"])
-        self.student.load_state_dict(state["student"])
+        load_into(self.student, state["student"])
         return state["optimizer"]
 
 

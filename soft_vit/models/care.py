@@ -8,8 +8,8 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from soft_vit.layers.plain import is_plain
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
+from soft_vit.weights.adapter import Adapter
 
 # `register_model` adds the entrypoints.
 __all__ = ["CARE"]
@@ -161,12 +162,16 @@ class CARE(base.StagedModel):
     head_names = ("head", "dist_head")
     dist_head: nn.Module
     init_convs = True
-    renamed: ClassVar[Mapping[str, str]] = {
-        ".downsample.": ".reduce.",
-        ".inter_layer.inter1_": ".inter1.",
-        ".inter_layer.inter2_": ".inter2.",
-        ".token_mixer.qk.": ".token_mixer.attn.qk.",
-    }
+    adapter = Adapter(
+        {
+            # Without classes, the norms of the heads are left out too.
+            "**head.**": None,
+            "stages.*.downsample.**": "stages.*.reduce.**",
+            "**.inter_layer.inter*_*.*": "**.inter*.*.*",
+            "**.token_mixer.qk.*": "**.token_mixer.attn.qk.*",
+            "**": "**",
+        }
+    )
 
     def __init__(
         self,
@@ -203,11 +208,6 @@ class CARE(base.StagedModel):
         fc = super().make_head(num_classes, device, dtype)
         norm = nn.LayerNorm(self.num_features, eps=1e-6, device=device, dtype=dtype)
         return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().own_state_dict(state_dict)
-        # Without classes, the norms of the heads are left out too.
-        return weights if self.num_classes else {name: x for name, x in weights.items() if "head." not in name}
 
     def get_classifier(self) -> Any:
         """Return the linear classifiers of both heads."""

@@ -4,6 +4,7 @@ Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attent
 attention is in `soft_vit/layers/attention/focused.py`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from soft_vit.layers.attention.focused import FlattenAttention
 from soft_vit.models.base import create_staged, make_default_cfgs
-from soft_vit.models.pvt import PVT, PVT_SIZES
+from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["FLattenPVT", "FLattenSwin"]
@@ -22,7 +23,7 @@ class FLattenPVT(PVT):
     """Focused attention in PVT and PVTv2; arguments of `PVT`."""
 
     attention = FlattenAttention
-    unused_norm = True
+    adapter = replace(PVT.adapter, computed=unused_norm)
 
 
 class FLattenSwin(Swin):

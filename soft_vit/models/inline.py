@@ -4,17 +4,17 @@ Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", N
 attention is in `soft_vit/layers/attention/inline.py`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from timm.models import register_model
-from torch import Tensor, nn
+from torch import nn
 
 from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.models.base import create_staged, make_default_cfgs
 from soft_vit.models.pvt import PVT, PVT_SIZES
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
+from soft_vit.weights.adapter import Adapter
 
 __all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
 
@@ -31,12 +31,17 @@ class InLineSwin(Swin):
     attention = InLineAttention
 
 
+# The same in the released DeiT and here.
+DEIT_NAMES = (
+    *("cls_token", "pos_embed", "patch_embed.proj.*", "norm.*", "head.*"),
+    *(f"blocks.*.{name}" for name in ("norm*.*", "attn.qkv.*", "attn.proj.*", "attn.residual.*.*", "mlp.fc*.*")),
+)
+
+
 class InLineDeiT(AttentionViT):
     """InLine attention in DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
 
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights under the released names, which are those of this model."""
-        return dict(state_dict)
+    adapter = Adapter({name: name for name in DEIT_NAMES})
 
 
 # The released models are narrower than DeiT's of the same names.

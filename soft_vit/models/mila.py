@@ -6,8 +6,9 @@ its parameter names follow the released code, github.com/LeapLabTHU/MLLA.
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ from soft_vit.models.base import (
 )
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
+from soft_vit.weights.adapter import Adapter
 
 # `register_model` adds the entrypoints.
 __all__ = ["MILA"]
@@ -121,6 +123,18 @@ class MILABlock(nn.Module):
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 
+def rotations(model: "MILA", name: str) -> dict[str, Tensor]:
+    """Return the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that released files hold, by name, in blocks."""
+    buffers = {}
+    for i, info in enumerate(model.feature_info):
+        side, pairs = 224 // info["reduction"], info["num_chs"] // 2
+        # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
+        (rotated,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+        for j, _ in enumerate(cast(Any, model.stages[i]).blocks):
+            buffers[f"layers.{i}.blocks.{j}.{name}"] = rotated.reshape(side, side, pairs, 2)
+    return buffers
+
+
 class MILA(StagedModel):
     """MILA for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
@@ -128,14 +142,11 @@ class MILA(StagedModel):
     kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
     """
 
-    computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
+    adapter = Adapter({"**.rope.rotations": None, "**": "**"}, computed=partial(rotations, name="attn.rope.rotations"))
 
     stem_class: ClassVar[Any] = Stem
     block_class: ClassVar[Any] = MILABlock
     norm_class: ClassVar[Any] = LayerNorm2d
-
-    rotations_name: ClassVar[str] = "attn.rope.rotations"
-    """Name in a block of released files for a table of rotations that this package computes."""
 
     def __init__(
         self,
@@ -161,18 +172,6 @@ class MILA(StagedModel):
             self.layers.append(Stage(blocks, downsample))
         self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return state_dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that released files have."""
-        weights = dict(state_dict)
-        for i, info in enumerate(self.feature_info):
-            side, pairs = 224 // info["reduction"], info["num_chs"] // 2
-            # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
-            (rotated,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
-            blocks: Any = self.stages[i].blocks
-            for j in range(len(blocks)):
-                weights[f"layers.{i}.blocks.{j}.{self.rotations_name}"] = rotated.reshape(side, side, pairs, 2)
-        return weights
 
 
 MILA_MODELS: dict[str, dict[str, Any]] = {

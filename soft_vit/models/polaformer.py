@@ -4,42 +4,33 @@ Meng et al., "PolaFormer: Polarity-aware Linear Attention for Vision Transformer
 attention is in `soft_vit/layers/attention/polaformer.py`.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from timm.models import register_model
-from torch import Tensor, nn
+from torch import nn
 
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
 from soft_vit.models.base import create_staged, make_default_cfgs
-from soft_vit.models.pvt import PVT, PVT_SIZES, reorder_projections
+from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["PolaFormerPVT", "PolaFormerSwin"]
-
-_LAYERS = ("qkv", "g")
 
 
 class PolaFormerPVT(PVT):
     """Polarity-aware attention in PVT; arguments of `PVT`."""
 
     attention = PolaFormerAttention
-    unused_norm = True
-    released_layers = ("qg", "kv")
-    layers_here = _LAYERS
+    adapter = replace(PVT.adapter, projections=(("qg", "kv"), ("qkv", "g")), computed=unused_norm)
 
 
 class PolaFormerSwin(Swin):
     """Polarity-aware attention in Swin; arguments of `Swin`."""
 
     attention = PolaFormerAttention
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return super().own_state_dict(reorder_projections(state_dict, ("qkvg",), _LAYERS))
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return reorder_projections(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))
+    adapter = replace(Swin.adapter, projections=(("qkvg",), ("qkv", "g")))
 
 
 POLAFORMER_MODELS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ same network with another linear attention.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +29,7 @@ from soft_vit.models.base import (
     make_default_cfgs,
 )
 from soft_vit.ops.rotary import rotary_angles
+from soft_vit.weights.adapter import Adapter
 
 # `register_model` adds the entrypoints.
 __all__ = ["RAVLT"]
@@ -121,6 +122,26 @@ class Block(nn.Module):
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
 
 
+def from_conv(weight: Tensor) -> Tensor:
+    """Return the weight `[C_out, C_in]` of a linear layer that is released as a 1 x 1 convolution."""
+    return weight.flatten(1) if weight.shape[2:] == (1, 1) else weight
+
+
+def to_conv(weight: Tensor) -> Tensor:
+    """Invert `from_conv`."""
+    return weight[:, :, None, None] if weight.ndim == 2 else weight
+
+
+def rotary_buffers(model: "RAVLT") -> dict[str, Tensor]:
+    """Return the angles of the rotary embedding that released files hold for each stage."""
+    buffers = {}
+    for i, stage in enumerate(model.layers):
+        attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
+        angles = rotary_angles((1, 2), attn.head_dim, torch.empty(0), end_point=True)[1, attn.head_dim // 4 :]
+        buffers[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
+    return buffers
+
+
 class RAVLT(StagedModel):
     """Four stages: rank-augmented linear attention in the first two, softmax attention in the last two.
 
@@ -133,7 +154,12 @@ class RAVLT(StagedModel):
     """
 
     finish_names = ("proj", "norm", "act")
-    computed = (".RoPE.angle",)
+    adapter = Adapter(
+        # The layer `proj` is a convolution here too.
+        {"**.RoPE.angle": None, "proj.*": "proj.*", "**.weight": "**.weight", "**": "**"},
+        values={"**.weight": (from_conv, to_conv)},
+        computed=rotary_buffers,
+    )
     init_convs = True
 
     linear_attention: ClassVar[type[GatedRotaryAttention]] = RALAttention
@@ -185,19 +211,6 @@ class RAVLT(StagedModel):
         if isinstance(self.proj, nn.Identity):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        linear = self.linear_weights()
-        released = {
-            name: value[:, :, None, None] if name in linear else value
-            for name, value in super().released_state_dict(state_dict).items()
-        }
-        for i, stage in enumerate(self.layers):
-            attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
-            head_dim = attn.head_dim
-            angles = rotary_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
-            released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
-        return released
 
 
 RAVLT_MODELS: dict[str, dict[str, Any]] = {

@@ -4,13 +4,13 @@ import copy
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import timm
 import torch
 from timm.layers import Attention as TimmAttention
 from timm.layers import AttentionRope, get_device_dtype
-from timm.models import load_pretrained, register_model
+from timm.models import load_pretrained, register_model, resolve_pretrained_cfg
 from timm.models._features import FeatureGetterNet
 from timm.models._input import update_model_args
 from timm.models.beit import Attention as BeitAttention
@@ -21,9 +21,18 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, attention_class
 from soft_vit.layers.grid_vit import follow_grid
 from soft_vit.layers.vit_attention import ViTAttention, check_options, vit_attention
+from soft_vit.models.base import add_img_size_hooks
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
-from soft_vit.weights.load import filter_weights
+from soft_vit.weights.load import (
+    SOURCES,
+    SWAPPED,
+    checkpoint_filter_fn,
+    complete_spec,
+    load_into,
+    pretrained_weights,
+)
+from soft_vit.weights.spec import ModelSpec
 
 KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention)
 # The projections of these, and of transformers' attentions.
@@ -136,7 +145,10 @@ def _note_swap(model: Any, note: dict[str, Any]) -> None:
     else:
         notes = [*_as_list(args.get("attn_layer")), note]
     update_model_args(model, architecture=architecture, attn_layer=notes)
-    model.pretrained_cfg["architecture"] = "swapped_by_soft_vit"
+    if architecture == model.pretrained_cfg["architecture"]:
+        model.pretrained_cfg["architecture"] = SWAPPED
+        if hasattr(model, "patch_embed"):
+            add_img_size_hooks(model)
 
 
 def _as_list(notes: Any) -> list[Any]:
@@ -146,32 +158,42 @@ def _as_list(notes: Any) -> list[Any]:
 @register_model
 def swapped_by_soft_vit(
     pretrained: bool = False,
-    architecture: str = "vit_tiny_patch16_224",
-    attn_layer: Any = None,
+    pretrained_cfg: Any = None,
+    pretrained_cfg_overlay: dict[str, Any] | None = None,
+    pretrained_model_args: dict[str, Any] | None = None,
     cache_dir: Any = None,
     features_only: bool = False,
     out_indices: Any = 3,
     **kwargs: Any,
 ) -> nn.Module:
-    """Build a model whose attention was swapped, as timm's `save_for_hf` noted it.
+    """Build a model whose attention was swapped, as timm's `save_for_hf` or a file of weights notes it.
 
-    architecture: name of the model before. attn_layer: arguments of `swap_attention`, or a list of them, one for each
-    swap; a string first is the attn_layer of the model before. kwargs: arguments of that model.
+    kwargs: those of the model before the swap; its name, architecture (default: vit_tiny_patch16_224); and attn_layer
+    (default: linear), arguments of `swap_attention`, or a list of them, one for each swap. A string first in the list
+    is the attn_layer of the model before. What a file notes comes before the defaults, see `ModelSpec`.
     """
-    notes = _as_list(attn_layer or {"kind": "linear"})
+    cfg = resolve_pretrained_cfg(SWAPPED, pretrained_cfg, pretrained_cfg_overlay)
+    weights = pretrained_weights(SWAPPED, cfg, cache_dir, pretrained_model_args) if pretrained else None
+    spec = ModelSpec() if weights is None else complete_spec(weights)
+    defaults = {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}}
+    arguments = spec.arguments(kwargs, defaults)
+    architecture, notes = arguments.pop("architecture"), _as_list(arguments.pop("attn_layer"))
     if isinstance(notes[0], str):
-        kwargs["attn_layer"] = notes.pop(0)
-    model: Any = timm.model_entrypoint(architecture)(pretrained=False, **kwargs)
+        arguments["attn_layer"] = notes.pop(0)
+    # The file stays out of what timm saves with the model.
+    noted = {**spec.cfg, **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
+    model: Any = timm.model_entrypoint(architecture)(
+        pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments
+    )
+    update_model_args(model, **{name: value for name, value in arguments.items() if name not in ("device", "dtype")})
     for note in notes:
         swap_attention(model, **note)
-    if pretrained:
-        load_pretrained(
-            model,
-            num_classes=0 if features_only else model.num_classes,
-            in_chans=model.in_chans,
-            filter_fn=cast(Any, filter_weights),
-            cache_dir=cache_dir,
-        )
+    if weights is not None:
+        load_into(model, weights, "drop" if features_only else "fit")
+    elif pretrained:
+        classes = 0 if features_only else model.num_classes
+        filters: dict[str, Any] = dict(filter_fn=checkpoint_filter_fn, cache_dir=cache_dir)
+        load_pretrained(model, cfg.to_dict(), num_classes=classes, in_chans=model.in_chans, **filters)
     return FeatureGetterNet(model, out_indices=out_indices) if features_only else model
 
 

@@ -8,7 +8,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.gla import GatedLinearAttention
 from soft_vit.models import base
+from soft_vit.weights.adapter import Adapter
 
 # `register_model` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
@@ -90,7 +91,7 @@ class ViG(base.StagedModel):
 
     stages_name: ClassVar[str] = "blocks"
     stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
-    renamed: ClassVar[Mapping[str, str]] = {".attn.o_proj.": ".attn.proj."}
+    adapter = Adapter({"blocks.*.attn.o_proj.*": "blocks.*.attn.proj.*", "**": "**"})
 
     def __init__(
         self,
@@ -143,6 +144,10 @@ class ViG(base.StagedModel):
         self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
         super().set_input_size(img_size)
 
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        height, width = self.grids(img_size)[0]
+        return {"pos_embed": height * width}
+
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
     ) -> None:
@@ -161,21 +166,28 @@ class ViGH(base.StagedModel):
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    older: ClassVar[Mapping[str, str]] = {
-        "classifier.": "",
-        "patch_embed.proj.": "patch_embed.0.",
-        "patch_embed.norm.": "patch_embed.2.",
-        ".ln_1.": ".norm.",
-        ".self_attention.": ".op.",
-    }
-    renamed: ClassVar[Mapping[str, str]] = {
-        ".op.": ".attn.",
-        ".attn.o_proj.": ".attn.proj.",
-        ".norm.": ".attn_norm.",
-        ".norm2.": ".mlp_norm.",
-        ".mlp.fc1.": ".mlp.gate_proj.",
-        ".mlp.fc2.": ".mlp.down_proj.",
-    }
+    adapter = Adapter(
+        {
+            "classifier.norm.*": "norm.*",
+            "classifier.head.*": "head.*",
+            "patch_embed.0.*": "patch_embed.0.*",
+            "patch_embed.2.*": "patch_embed.2.*",
+            # Of older files.
+            "patch_embed.proj.*": "patch_embed.0.*",
+            "patch_embed.norm.*": "patch_embed.2.*",
+            "**.op.o_proj.*": "**.attn.proj.*",
+            "**.op.**": "**.attn.**",
+            "**.norm.*": "**.attn_norm.*",
+            "**.norm2.*": "**.mlp_norm.*",
+            "**.mlp.fc1.*": "**.mlp.gate_proj.*",
+            "**.mlp.fc2.*": "**.mlp.down_proj.*",
+            # Of older files.
+            "**.self_attention.o_proj.*": "**.attn.proj.*",
+            "**.self_attention.**": "**.attn.**",
+            "**.ln_1.*": "**.attn_norm.*",
+            "**": "**",
+        }
+    )
 
     def __init__(
         self,
@@ -204,10 +216,6 @@ class ViGH(base.StagedModel):
             self.layers.append(base.Stage(blocks, downsample))
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().released_state_dict(state_dict)
-        return {f"classifier.{k}" if k.startswith(("norm.", "head.")) else k: v for k, v in weights.items()}
 
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {

@@ -6,6 +6,8 @@ follow the released code, github.com/LeapLabTHU/ViTTT.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
@@ -25,7 +27,7 @@ from soft_vit.models.base import (
     make_default_cfgs,
     pad_to_multiple,
 )
-from soft_vit.models.mila import MILA
+from soft_vit.models.mila import MILA, rotations
 
 # `register_model` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
@@ -139,7 +141,7 @@ class HViTTT(MILA):
     stem_class = ConvStem
     block_class = ViTTTBlock
     norm_class = nn.BatchNorm2d
-    rotations_name = "rope.rotations"
+    adapter = replace(MILA.adapter, computed=partial(rotations, name="rope.rotations"))
 
 
 VIT3_MODELS: dict[str, dict[str, Any]] = {

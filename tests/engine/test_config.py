@@ -12,7 +12,7 @@ from soft_vit.engine import ImageTree
 from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS
-from soft_vit.weights.read import NOTES_KEY, Notes
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 # The baselines are held against soft_tiny.py in test_recipes.py.
 ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name not in ("_base_", "baselines"))
@@ -202,7 +202,7 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
     assert "num_classes" not in resolve(path).model
     # Those that are given come first, then those of a checkpoint.
     assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
-    assert resolve(path, options, tested=Notes(cfg={"label_names": "abcd"})).model.num_classes == 4
+    assert resolve(path, options, tested=ModelSpec(cfg={"label_names": "abcd"})).model.num_classes == 4
     # A saved config may be pointed at other data.
     cfg.num_classes = cfg.model.num_classes = cfg.data_preprocessor.num_classes = 7
     cfg.dump(tmp_path / "saved.py")
@@ -224,9 +224,9 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
     ],
 )
 def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, config, options, crop, expected):
-    notes = Notes("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
+    notes = ModelSpec("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
-        torch.save({"state_dict": {}, "meta": meta}, tmp_path / f"{name}.pth")
+        torch.save({"state_dict": {"a": torch.zeros(1)}, "meta": meta}, tmp_path / f"{name}.pth")
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
     said, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
     monkeypatch.chdir(tmp_path)

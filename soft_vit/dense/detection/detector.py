@@ -57,12 +57,14 @@ class FeaturePyramid(nn.Module):
     pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
     convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
-    Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all.
+    Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all, and
+    colours, the mean and std that the backbone's weights expect, as torchvision's options.
     """
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
         body = TimmFeatures(**backbone, min_stride=stride)
+        self.colours = {f"image_{key}": list(body.spec.cfg[key]) for key in ("mean", "std") if key in body.spec.cfg}
         self.body: TimmFeatures | SimplePyramid = body
         if "out_indices" not in backbone and set(body.reductions) in ({4}, {8}, {16}, {32}):
             last = body.body.feature_info.out_indices[-1]

@@ -13,7 +13,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
-from soft_vit.engine.models.notes import notes_of_run
+from soft_vit.engine.models.notes import spec_of_run
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite
@@ -56,7 +56,7 @@ class SafeCheckpointHook(CheckpointHook):
     Old files are removed after the next one is written.
 
     All ranks share the main one's buffers, such as BatchNorm's statistics, from the start and with each checkpoint. A
-    checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for
+    checkpoint notes the timm model, its options and its images, see `spec_of_run`. max_keep_ckpts: -1 for
     all; at least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest
     checkpoint, once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
     """
@@ -90,8 +90,8 @@ class SafeCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
             raise ValueError(f"{name} must be finite; load_from the newest checkpoint with a lower learning rate.")
-        if (notes := notes_of_run(runner)) is not None:
-            checkpoint["meta"][NOTES_KEY] = notes.to_dict()
+        if (spec := spec_of_run(runner)) is not None:
+            checkpoint["meta"][NOTES_KEY] = spec.to_dict()
 
     def every_n_train_iters(self, runner: Runner, n: int, start: int = 0) -> bool:
         """Put off a checkpoint until the end of a window of accumulated gradients, which are not saved."""
