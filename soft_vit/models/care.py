@@ -8,7 +8,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
