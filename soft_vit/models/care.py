@@ -40,7 +40,7 @@ class UnprojectedAttention(Attention):
     The values are the tokens themselves, and the result is not projected: the next layers of the block do so.
     """
 
-    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
     projections: Mapping[str, str] = {"qk": "qk"}
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:

@@ -31,7 +31,7 @@ __all__ = ["VSSD"]
 class VSSDSoftmaxAttention(Attention):
     """Softmax attention of the last stage, with the released names."""
 
-    traits = Traits(cost="N^2")
+    traits = Traits("N^2")
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
         super().__init__(dim, num_heads)

@@ -22,7 +22,7 @@ class AgentAttention(SelfAttention):
     tokens, which belong to one size of map.
     """
 
-    traits = Traits(cost="N", prefix="as all tokens, but left out of the agents and of the convolution")
+    traits = Traits("N", "as all tokens, but left out of the agents and of the convolution")
 
     def __init__(
         self, dim: int, num_heads: int, *, max_agents: int | tuple[int, int] | None = 7, **options: Any

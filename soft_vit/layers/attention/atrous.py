@@ -15,7 +15,7 @@ class AtrousAttention(ScoreAttention):
     dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
     """
 
-    traits = Traits(cost="N^2/k^2", prefix="see all tokens, and all see them, by softmax attention", mask_refusal=None)
+    traits = Traits("N^2/k^2", "see all tokens, and all see them, by softmax attention", mask_refusal=None)
 
     def __init__(
         self, dim: int, num_heads: int, *, sr_ratio: int = 1, dilation: int | None = None, **options: Any

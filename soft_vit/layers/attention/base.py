@@ -120,14 +120,14 @@ class Traits:
     cost: str = "unknown"
     """Growth of time and memory with the number of tokens N, such as "N" or "N^2"."""
 
+    prefix: str = "as all tokens"
+    """How prefix tokens are treated, for the table of attention types."""
+
     needs_grid: bool = True
     """Whether tokens of the grid and prefix tokens are treated differently; `prefix` says how."""
 
     needs_order: bool = False
     """Whether the order of tokens matters without a grid."""
-
-    prefix: str = "as all tokens"
-    """How prefix tokens are treated, for the table of attention types."""
 
     mask_refusal: str | None = "it does not define one"
     """Why a key_padding_mask is refused, as the end of a sentence; None where masks are taken."""

@@ -138,10 +138,10 @@ class BigBirdAttention(ScoreAttention):
     """
 
     traits = Traits(
-        cost="N",
-        needs_grid=False,
-        prefix="in the first block, which is global",
+        "N",
+        "in the first block, which is global",
         mask_refusal="its random blocks depend on the number of tokens",
+        needs_grid=False,
     )
 
     def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:

@@ -40,7 +40,7 @@ class CosformerAttention(SelfAttention):
     Distances are in raster order, as the published form is for text.
     """
 
-    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return cosformer_attention(q, k, v, layout)

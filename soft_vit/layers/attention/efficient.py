@@ -19,7 +19,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
-    traits = Traits(cost="N", takes_context=True, needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return efficient_attention(q, k, v, layout)

@@ -72,9 +72,7 @@ class GatedAttentionUnit(Attention):
     """
 
     # Chunks are of consecutive tokens.
-    traits = Traits(
-        cost="N", needs_grid=False, needs_order=True, qk_norm=False, qk_of_each_token=False, mask_refusal=None
-    )
+    traits = Traits("N", mask_refusal=None, needs_grid=False, needs_order=True, qk_norm=False, qk_of_each_token=False)
 
     def __init__(
         self,

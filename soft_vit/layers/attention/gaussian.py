@@ -16,7 +16,7 @@ class GaussianAttention(SelfAttention):
     normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
     """
 
-    traits = Traits(cost="N^2", takes_context=True, key_is_query=True, needs_grid=False, mask_refusal=None)
+    traits = Traits("N^2", mask_refusal=None, needs_grid=False, key_is_query=True, takes_context=True)
 
     projections: Mapping[str, str] = {"q": "q", "v": "v"}
 

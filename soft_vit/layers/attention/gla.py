@@ -46,11 +46,11 @@ class GatedLinearAttention(Attention):
 
     # Norms, rotations and convolutions are of the width of a head, queries and keys of half of it.
     traits = Traits(
-        cost="N",
-        prefix="as all tokens, before the map, but left out of the convolution",
+        "N",
+        "as all tokens, before the map, but left out of the convolution",
+        mask_refusal=None,
         qk_norm=False,
         qk_of_each_token=False,
-        mask_refusal=None,
     )
 
     def __init__(

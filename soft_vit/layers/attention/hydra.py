@@ -26,7 +26,7 @@ class HydraAttention(SelfAttention):
     num_heads must divide the width, and is otherwise ignored.
     """
 
-    traits = Traits(cost="N", takes_context=True, needs_grid=False, qk_norm=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, qk_norm=False, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)

@@ -87,9 +87,7 @@ class InLineAttention(SelfAttention):
     tokens.
     """
 
-    traits = Traits(
-        cost="N", takes_context=True, prefix="as all tokens, but left out of the convolution", mask_refusal=None
-    )
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -22,7 +22,7 @@ class LinearAttention(SelfAttention):
     The causal forms, for decoders, are functions of `soft_vit.ops.linear`.
     """
 
-    traits = Traits(cost="N", takes_context=True, needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

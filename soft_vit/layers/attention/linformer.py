@@ -77,10 +77,10 @@ class LinformerAttention(ScoreAttention):
     """
 
     traits = Traits(
-        cost="N",
-        fixed_grid=True,
-        prefix="seen by all tokens, next to the projected ones",
+        "N",
+        "seen by all tokens, next to the projected ones",
         mask_refusal="its learned projections belong to positions",
+        fixed_grid=True,
     )
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, proj_k: int = 49, **options: Any) -> None:

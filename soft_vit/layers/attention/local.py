@@ -22,7 +22,7 @@ class LocalAttention(ScoreAttention):
     kernel_size: side of the neighbourhood, odd.
     """
 
-    traits = Traits(cost="N", prefix="see all tokens, and all see them, by softmax attention", mask_refusal=None)
+    traits = Traits("N", "see all tokens, and all see them, by softmax attention", mask_refusal=None)
 
     def __init__(self, dim: int, num_heads: int, *, kernel_size: int = 7, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -45,10 +45,10 @@ class LongformerAttention(ScoreAttention):
     """
 
     traits = Traits(
-        cost="N",
-        qk_of_each_token=False,
-        prefix="global tokens",
+        "N",
+        "global tokens",
         mask_refusal="its global tokens are at fixed positions of the full map",
+        qk_of_each_token=False,
     )
     qkv: nn.Linear
 

@@ -36,9 +36,7 @@ class MilaAttention(Attention):
     alone, the second columns. dim is a multiple of 4.
     """
 
-    traits = Traits(
-        cost="N", prefix="as all tokens, but not rotated and left out of the convolution", mask_refusal=None
-    )
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
     projections: Mapping[str, str] = {"qk": "qk"}
 
     def __init__(

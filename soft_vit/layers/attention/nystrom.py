@@ -27,7 +27,7 @@ class NystromAttention(SelfAttention):
         number above sr_ratio.
     """
 
-    traits = Traits(cost="N", prefix="as all tokens, but left out of the landmarks")
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,

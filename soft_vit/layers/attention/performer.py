@@ -97,7 +97,7 @@ class PerformerAttention(SelfAttention):
     The features are a buffer `projection` [M, d], drawn once and saved with the weights; `redraw` draws others.
     """
 
-    traits = Traits(cost="N", takes_context=True, needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
     projection: Tensor
 
     def __init__(

@@ -34,10 +34,10 @@ class PositionalKeyAttention(SelfAttention):
     """
 
     traits = Traits(
-        cost="N",
-        fixed_grid=True,
-        prefix="as all tokens, but without an encoding and left out of the convolution",
+        "N",
+        "as all tokens, but without an encoding and left out of the convolution",
         mask_refusal="its encoding of keys belongs to positions",
+        fixed_grid=True,
     )
     qkv: nn.Linear
 

@@ -142,10 +142,10 @@ class ReformerAttention(ScoreAttention):
     """
 
     traits = Traits(
-        cost="N log N",
-        key_is_query=True,
-        needs_grid=False,
+        "N log N",
         mask_refusal="its number of hash buckets depends on the number of tokens",
+        needs_grid=False,
+        key_is_query=True,
     )
     projections: Mapping[str, str] = {"qk": "q", "v": "v"}
     rotations: Tensor

@@ -21,7 +21,7 @@ def sima_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 class SimpleAttention(SelfAttention):
     """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
-    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return sima_attention(q, k, v, layout)

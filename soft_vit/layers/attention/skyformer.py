@@ -52,7 +52,7 @@ class SkyformerAttention(SelfAttention):
     ridge: added to the diagonal before the solve, positive.
     """
 
-    traits = Traits(cost="N", prefix="as all tokens, but left out of the landmarks")
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,

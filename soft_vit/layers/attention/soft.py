@@ -102,9 +102,7 @@ class SoftAttention(Attention):
     normalize_rows: divide each token's result by the row sum `K1 A^+ (K1^T 1)`, which makes it an average of values.
     """
 
-    traits = Traits(
-        cost="N^2/r^2 + N^3/r^6", key_is_query=True, prefix="as all tokens, but left out of the bottleneck tokens"
-    )
+    traits = Traits("N^2/r^2 + N^3/r^6", "as all tokens, but left out of the bottleneck tokens", key_is_query=True)
     projections: Mapping[str, str] = {"q": "q", "v": "v"}
     normalize: ClassVar[bool] = False
     default_newton_start: ClassVar[NewtonStart] = "rowsum"

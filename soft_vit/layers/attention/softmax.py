@@ -12,7 +12,7 @@ from soft_vit.ops.softmax import softmax_attention
 class SoftmaxAttention(ScoreAttention):
     """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
-    traits = Traits(cost="N^2", takes_context=True, needs_grid=False, mask_refusal=None)
+    traits = Traits("N^2", mask_refusal=None, needs_grid=False, takes_context=True)
 
     projections: Mapping[str, str] = {"q": "q", "kv": "kv"}
 

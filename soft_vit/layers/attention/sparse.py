@@ -32,8 +32,8 @@ class SparseAttention(ScoreAttention):
     """
 
     traits = Traits(
-        cost="N^1.5",
-        prefix="see all tokens, and all see them, by softmax attention",
+        "N^1.5",
+        "see all tokens, and all see them, by softmax attention",
         mask_refusal="its dilation depends on the number of tokens; set dilation, such as 4",
     )
 

@@ -35,7 +35,7 @@ class SpatialReductionAttention(Attention):
     """
 
     traits = Traits(
-        cost="N^2/r^2", qk_of_each_token=False, prefix="seen by all tokens, next to the reduced ones", mask_refusal=None
+        "N^2/r^2", "seen by all tokens, next to the reduced ones", mask_refusal=None, qk_of_each_token=False
     )
     projections: Mapping[str, str] = {"q": "q", "kv": "kv"}
 

@@ -99,12 +99,12 @@ class SynthesizerAttention(Attention):
     """
 
     traits = Traits(
-        cost="N^2",
+        "N^2",
+        "scores of zero where no weight gives one",
+        mask_refusal="its learned scores belong to positions",
         fixed_grid=True,
-        prefix="scores of zero where no weight gives one",
         qk_norm=False,
         qk_of_each_token=False,
-        mask_refusal="its learned scores belong to positions",
     )
     projections: Mapping[str, str] = {"v": "v"}
     scores: Mapping[str, Scores]

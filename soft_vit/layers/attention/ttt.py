@@ -121,7 +121,7 @@ class TTTAttention(Attention):
         is a multiple of 4 then.
     """
 
-    traits = Traits(cost="N", prefix="as all tokens, but left out of the convolution", mask_refusal=None)
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class TTTGLUAttention(Attention):
     linear in V. It takes over the projections of a pretrained ViT.
     """
 
-    traits = Traits(cost="N", prefix="as all tokens, but left out of the convolution", mask_refusal=None)
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
     projections: Mapping[str, str] = {"qkv": "qkv"}
 
     def __init__(

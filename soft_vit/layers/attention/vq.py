@@ -60,7 +60,7 @@ class VQAttention(SelfAttention):
     A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
-    traits = Traits(cost="N", needs_grid=False, mask_refusal=None)
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor

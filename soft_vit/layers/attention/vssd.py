@@ -35,11 +35,11 @@ class VSSDAttention(Attention):
     """
 
     traits = Traits(
-        cost="N",
-        prefix="as all tokens, but without neighbours in the convolution",
+        "N",
+        "as all tokens, but without neighbours in the convolution",
+        mask_refusal=None,
         qk_norm=False,
         qk_of_each_token=False,
-        mask_refusal=None,
     )
 
     def __init__(

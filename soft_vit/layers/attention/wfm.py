@@ -127,11 +127,11 @@ class WeightFormerAttention(Attention):
     """
 
     traits = Traits(
-        cost="N",
-        prefix="as all tokens, but left out of the convolution and of what the weights are made from",
+        "N",
+        "as all tokens, but left out of the convolution and of what the weights are made from",
+        mask_refusal=None,
         qk_norm=False,
         qk_of_each_token=False,
-        mask_refusal=None,
     )
 
     def __init__(
