@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint, register_model
+from timm.models import PretrainedCfg, checkpoint
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from soft_vit.weights.load import SOURCES
 from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.spec import ModelSpec
 
-# `register_model` adds the entrypoints.
+# `register_named` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
 STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
@@ -515,94 +515,8 @@ def _with_weights(name: str, attention: str | None) -> str:
     return normalised
 
 
-@register_model
-def soft_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_huge", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
-
-
-# All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
-    if _name not in globals():
-        base.register_named(_name, _create_pyramid)
+    base.register_named(_name, _create_pyramid)
 
 
 def register_pyramids(attention: str) -> None:
