@@ -5,6 +5,7 @@ Imports transformers 5, the extra `[hf]`.
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,12 @@ from transformers.masking_utils import bidirectional_mask_function
 
 from soft_vit.functional import FUNCTIONAL_KINDS, OPERATORS, attention
 from soft_vit.layers.attention import attention_class
-from soft_vit.layers.token_grid import ImageGrids, TokenGrid, grids_of_sizes
+from soft_vit.layers.token_grid import ImageGrids, grids_of_sizes
 from soft_vit.layers.vit_attention import ViTAttention, check_options, valid_tokens, vit_attention
 from soft_vit.models.swap import SwapReport, block_numbers, keep_projections, meta_copy, projections
 
-KNOWN_ATTENTIONS = (
-    "ViTAttention",
-    "DeiTAttention",
-    "Dinov2Attention",
-    "Dinov2WithRegistersAttention",
-    "DINOv3ViTAttention",
-    "SiglipAttention",
-    "Siglip2Attention",
-    "CLIPAttention",
-)
-"""Attentions that a swap replaces. It keeps their layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
+KNOWN_MODELS = ["ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Siglip", "Siglip2", "CLIP"]
+"""Models whose attention a swap replaces. It keeps its layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
 
 HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token"}
 """Options of `from_pretrained` that say where a file is."""
@@ -49,37 +41,32 @@ def register() -> list[str]:
     must be of padding; causal models raise ValueError when they run.
     """
     for kind in FUNCTIONAL_KINDS:
-        AttentionInterface.register(f"soft_vit_{kind}", _Attend(kind))
+        AttentionInterface.register(f"soft_vit_{kind}", partial(_attend, kind))
         AttentionMaskInterface.register(f"soft_vit_{kind}", _padding_mask)
     return [f"soft_vit_{kind}" for kind in FUNCTIONAL_KINDS]
 
 
-class _Attend:
-    """An attention function of transformers."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        is_causal: bool | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, None]:
-        if getattr(module, "is_causal", False) if is_causal is None else is_causal:
-            raise ValueError(f"attn_implementation must not be 'soft_vit_{self.kind}' for causal attention.")
-        if dropout > 0:
-            raise ValueError(f"attention dropout must be 0 for 'soft_vit_{self.kind}', got {dropout}.")
-        # Models pass the usual factor, which types without one leave out.
-        scale = scaling if OPERATORS[self.kind].scaled else None
-        y = attention(query, key, value, self.kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
-        return y.transpose(1, 2), None
+def _attend(
+    kind: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' models do, by a kind."""
+    if getattr(module, "is_causal", False) if is_causal is None else is_causal:
+        raise ValueError(f"attn_implementation must not be 'soft_vit_{kind}' for causal attention.")
+    if dropout > 0:
+        raise ValueError(f"attention dropout must be 0 for 'soft_vit_{kind}', got {dropout}.")
+    # Models pass the usual factor, which types without one leave out.
+    scale = scaling if OPERATORS[kind].scaled else None
+    y = attention(query, key, value, kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
+    return y.transpose(1, 2), None
 
 
 def _padding_mask(
@@ -112,22 +99,15 @@ class SwappedAttention(nn.Module):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
-        grid: TokenGrid | ImageGrids | None = None,
+        grid: tuple[int, int] | ImageGrids | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """Mix tokens `[B, P + N, C]`; grid: given by the model that makes tokens of images."""
-        x, mask = hidden_states, _key_mask(attention_mask)
-        mask = None if mask is None else mask[:, None, None]
         # timm's order of sines and cosines.
         rope = None if position_embeddings is None else torch.cat(position_embeddings[::-1], dim=-1)
-        attn: Any = self.attn
-        given: Any = mask
-        if isinstance(grid, TokenGrid):
-            Y, X = grid.grid
-            given = TokenGrid((Y, X), x.shape[1] - Y * X, mask)
-        elif grid is not None and not attn.traits.follows_mask:
-            given = grid
-        return attn(x, attn_mask=given, rope=rope), None
+        if isinstance(grid, ImageGrids) and self.attn.traits.follows_mask:
+            grid = None
+        return self.attn.mix_images(hidden_states, grid, rope, _key_mask(attention_mask)), None
 
 
 def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
@@ -187,7 +167,7 @@ def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
     cls = attention_class(kind)
     if hasattr(tower.config, "num_patches") and cls.traits.fixed_grid:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
-    if hasattr(tower, "rope_embeddings") and not cls.traits.rotary:
+    if hasattr(tower, "rope_embeddings") and cls.traits.qk != "tokens":
         raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
     replacements = {i: _replacement(tower, layers[i][2], kind, options) for i in report.blocks}
     for i, (attn, kept, dropped) in replacements.items():
@@ -210,11 +190,11 @@ def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Mo
             (parent, name, module)
             for parent in tower.modules()
             for name, module in parent.named_children()
-            if type(module).__name__ in KNOWN_ATTENTIONS or isinstance(module, SwappedAttention)
+            if type(module).__name__.removesuffix("Attention") in KNOWN_MODELS or isinstance(module, SwappedAttention)
         ]
         if found and hasattr(tower.config, "patch_size"):
             return tower, found
-    names = ", ".join(name.removesuffix("Attention") for name in KNOWN_ATTENTIONS)
+    names = ", ".join(KNOWN_MODELS)
     raise ValueError(f"model must be a vision model of transformers ({names}), got {type(model).__name__}.")
 
 
@@ -251,12 +231,11 @@ def _grid(config: Any) -> tuple[int, int]:
 def _give_grid(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Add the grids of images to the arguments of a forward, which hands them to each attention."""
     given = signature(tower.forward).bind_partial(*args, **kwargs).arguments
-    # SwappedAttention counts the prefix tokens.
     if "spatial_shapes" in given:
-        grid: Any = grids_of_sizes(given["spatial_shapes"], 0)
+        grid: Any = grids_of_sizes(given["spatial_shapes"])
     else:
         (H, W), (h, w) = given["pixel_values"].shape[-2:], to_2tuple(tower.config.patch_size)
-        grid = TokenGrid((H // h, W // w), 0)
+        grid = H // h, W // w
     return args, {**kwargs, "grid": grid}
 
 

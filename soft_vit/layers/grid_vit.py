@@ -136,5 +136,4 @@ def _reduce_following(model: Any, protocol: Any) -> tuple[Any, ...]:
 
 
 def _new_following(cls: Any) -> Any:
-    following = _following(cls)
-    return following.__new__(following)
+    return object.__new__(_following(cls))

@@ -45,7 +45,7 @@ def image_grids(patch_coord: Tensor, patch_valid: Tensor | None, num_prefix_toke
     return grids_of_sizes(torch.stack([height, width], dim=1), num_prefix_tokens)
 
 
-def grids_of_sizes(sizes: Tensor, num_prefix_tokens: int) -> ImageGrids:
+def grids_of_sizes(sizes: Tensor, num_prefix_tokens: int = 0) -> ImageGrids:
     """Return the grids of images of sizes (Y, X), `[B, 2]`."""
     images: dict[tuple[int, int], list[int]] = {}
     for i, (height, width) in enumerate(sizes.tolist()):

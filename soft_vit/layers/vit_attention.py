@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.token_grid import ImageGrids, TokenGrid, mix_each_grid
-from soft_vit.ops.layout import Layout, grid_of_tokens
+from soft_vit.ops.layout import grid_of_tokens
 
 # Arguments that timm's blocks give every attention; types without one of them ignore it.
 BLOCK_ARGUMENTS = {"qkv_bias", "attn_drop", "proj_drop"}
@@ -86,12 +86,10 @@ class ViTAttention(Attention):
         self,
         dim: int,
         num_heads: int = 8,
-        qkv_bias: bool = False,
+        *,
         qk_norm: bool = False,
         scale_norm: bool = False,
         proj_bias: bool = True,
-        attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         norm_layer: Any = None,
         feat_size: tuple[int, int] | Literal["square"] | None = None,
         num_prefix_tokens: int | None = None,
@@ -102,9 +100,10 @@ class ViTAttention(Attention):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         kind: Any = next(cls for cls in type(self).__mro__ if not issubclass(cls, ViTAttention))
-        given = {"qkv_bias": qkv_bias, "attn_drop": attn_drop, "proj_drop": proj_drop, **options}
         accepted = attention_options(kind)
-        given = {name: value for name, value in given.items() if name in accepted or name not in BLOCK_ARGUMENTS}
+        given = {name: x for name, x in options.items() if name in accepted or name not in BLOCK_ARGUMENTS}
+        if "qkv_bias" in accepted:
+            given.setdefault("qkv_bias", False)
         grid = (14, 14) if feat_size is None or feat_size == "square" else feat_size
         super().__init__(dim, num_heads, feat_size=grid, sr_ratio=sr_ratio, **given, **dd)
         if feat_size is None and self.traits.needs_grid:
@@ -146,7 +145,7 @@ class ViTAttention(Attention):
         it, with the mask, as attn_mask or shared_rel_pos_bias.
         """
         if isinstance(attn_mask, ImageGrids):
-            return mix_each_grid(self._mix_grid, x, attn_mask, rope)
+            return self.mix_images(x, attn_mask, rope)
         if isinstance(shared_rel_pos_bias, TokenGrid):
             attn_mask, shared_rel_pos_bias = shared_rel_pos_bias, None
         if shared_rel_pos_bias is not None:
@@ -162,20 +161,29 @@ class ViTAttention(Attention):
         mask = padding_mask(mask, is_causal, x)
         if self.traits.needs_grid and not is_known:
             grid, P = grid_of_tokens(x.shape[1], grid, P)
-        return self.mix_with_padding(x, self._layout(x, grid, P, mask), self._rotation(rope))
+        return self.mix_images(x, grid, rope, mask, P)
 
-    def _layout(self, x: Tensor, grid: tuple[int, int], num_prefix_tokens: int, mask: Tensor | None) -> Layout:
-        """Return the layout of tokens x `[B, P + N, C]`, of no grid where the attention needs none."""
+    def mix_images(
+        self,
+        x: Tensor,
+        grid: Any,
+        rope: Tensor | None = None,
+        mask: Tensor | None = None,
+        num_prefix_tokens: int | None = None,
+    ) -> Tensor:
+        """Mix tokens x `[B, P + N, C]` of images.
+
+        grid: their size (Y, X) in tokens; `ImageGrids` of images of many shapes, which are mixed without their padding;
+            None for an attention that needs none. mask: `[B, P + N]`, True for valid tokens.
+        """
+        if isinstance(grid, ImageGrids):
+            return mix_each_grid(self.mix_images, x, grid, rope)
+        P = num_prefix_tokens
         if not self.traits.needs_grid:
-            grid, num_prefix_tokens = (x.shape[1], 1), 0
-        return self.layout(x, grid, num_prefix_tokens, mask)
-
-    def _mix_grid(self, x: Tensor, grid: tuple[int, int], rope: Tensor | None) -> Tensor:
-        """Mix tokens `[B, P + N, C]` of a grid."""
-        return self.mix(x, self._layout(x, grid, x.shape[1] - grid[0] * grid[1], None), self._rotation(rope))
-
-    def _rotation(self, rope: Tensor | None) -> partial[Tensor] | None:
-        return None if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half)
+            grid, P = (x.shape[1], 1), 0
+        layout = self.layout(x, grid, x.shape[1] - grid[0] * grid[1] if P is None else P, mask)
+        rotate = None if rope is None else partial(rotate_tokens, rope=rope, half=self.rotate_half)
+        return self.mix_with_padding(x, layout, rotate)
 
     def set_window_size(self, window_size: tuple[int, int]) -> None:
         """Do as `resize`; BEiT's `set_input_size` calls its attentions by this name."""

@@ -75,7 +75,7 @@ class Backbone(nn.Module):
         """Call the swapped attention of a block with the arguments that another received, within a forward of x."""
         kwargs = dict(kwargs)
         if not self.of_timm:
-            kwargs["grid"] = TokenGrid(self.feat_size(x), 0)
+            kwargs["grid"] = self.feat_size(x)
         elif not isinstance(kwargs.get("attn_mask"), TokenGrid):
             grid = TokenGrid(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
             kwargs["attn_mask"] = grid

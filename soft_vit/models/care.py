@@ -8,8 +8,8 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,7 @@ class UnprojectedAttention(Attention):
     """
 
     traits = Traits("N", mask_refusal=None, needs_grid=False)
-    projections: Mapping[str, str] = {"qk": "qk"}
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

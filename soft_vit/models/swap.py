@@ -212,10 +212,7 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
         if isinstance(attn, ViTAttention):
             continue
         if not isinstance(attn, KNOWN):
-            raise ValueError(
-                f"The attention of block {i} must be one of "
-                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}, got {type(attn).__name__}."
-            )
+            raise ValueError(f"The attention of block {i} must be timm's softmax attention, got {type(attn).__name__}.")
         bias = getattr(attn, "relative_position_bias_table", None), getattr(model, "rel_pos_bias", None)
         obstacles = {
             "adds a bias of relative positions to its scores": any(part is not None for part in bias),
@@ -273,7 +270,7 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     from_old, used = keep_projections(attn, source)
     used |= kept
     kept |= from_old
-    if getattr(model, "rope", None) is not None and not attn.traits.rotary:
+    if getattr(model, "rope", None) is not None and attn.traits.qk != "tokens":
         raise ValueError(
             f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
         )

@@ -1,10 +1,10 @@
 """The base classes of attentions."""
 
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, ClassVar, Literal, SupportsIndex, get_args
 
 import torch
 import torch.nn.functional as F
@@ -138,19 +138,21 @@ class Traits:
     fixed_grid: bool = False
     """Whether the weights belong to one grid; such weights are resampled when a checkpoint has another."""
 
-    qk_norm: bool = True
-    """Whether there are queries or keys for the norms `q_norm` and `k_norm`."""
+    qk: Literal["tokens", "channels", "some"] | None = "tokens"
+    """What has a query and a key: each token, with heads of channels or of single ones; only some tokens; or none."""
 
     key_is_query: bool = False
     """Whether the key is the query, so that `k_norm` is unused."""
 
-    qk_of_each_token: bool = True
-    """Whether each token has a query and a key, as key_norm and qk_conv require."""
+    @property
+    def qk_norm(self) -> bool:
+        """Whether there are queries or keys of heads for the norms `q_norm` and `k_norm`."""
+        return self.qk in ("tokens", "some")
 
     @property
-    def rotary(self) -> bool:
-        """Whether a rotary embedding can rotate the query and key of each token."""
-        return self.qk_norm and self.qk_of_each_token
+    def qk_of_each_token(self) -> bool:
+        """Whether each token has a query and a key, as key_norm and qk_conv require."""
+        return self.qk in ("tokens", "channels")
 
     @property
     def follows_mask(self) -> bool:
@@ -184,7 +186,7 @@ class Attention(nn.Module):
     traits: Traits = Traits()
     """What the class is; an instance whose options change it has its own."""
 
-    projections: Mapping[str, str] = {}
+    projections: ClassVar[dict[str, str]] = {}
     """The layers that project tokens to parts of C channels each: queries q, keys k, values v, a gate g of the result.
 
     A key that is the query is a q. Swaps carry the weights of these parts over.
@@ -355,7 +357,7 @@ class SelfAttention(Attention):
     A subclass implements `attend`, and `__init__` if it has options of its own.
     """
 
-    projections: Mapping[str, str] = {"qkv": "qkv"}
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
         self,

@@ -15,6 +15,10 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 # Blocks near a block that it sees, itself among them, and the first blocks, which are global; as published.
+
+NO_MASK = "its random blocks depend on the number of tokens"
+
+
 WINDOW = 3
 NUM_GLOBAL = 2
 
@@ -137,12 +141,7 @@ class BigBirdAttention(ScoreAttention):
     num_random: random blocks for each block and head, a function of the number of blocks alone.
     """
 
-    traits = Traits(
-        "N",
-        "in the first block, which is global",
-        mask_refusal="its random blocks depend on the number of tokens",
-        needs_grid=False,
-    )
+    traits = Traits("N", "in the first block, which is global", mask_refusal=NO_MASK, needs_grid=False)
 
     def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

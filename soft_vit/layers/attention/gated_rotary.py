@@ -3,9 +3,8 @@
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +47,7 @@ class GatedRotaryAttention(Attention):
     """
 
     traits = Traits(prefix="as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
-    projections: Mapping[str, str] = {"qkvo": "qkvg"}
+    projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class GatedAttentionUnit(Attention):
     """
 
     # Chunks are of consecutive tokens.
-    traits = Traits("N", mask_refusal=None, needs_grid=False, needs_order=True, qk_norm=False, qk_of_each_token=False)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, needs_order=True, qk=None)
 
     def __init__(
         self,

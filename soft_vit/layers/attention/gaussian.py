@@ -1,7 +1,6 @@
 """Gaussian attention without decomposition (SOFT, arXiv 2110.11945, Eq. 4 and 5)."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -18,7 +17,7 @@ class GaussianAttention(SelfAttention):
 
     traits = Traits("N^2", mask_refusal=None, needs_grid=False, key_is_query=True, takes_context=True)
 
-    projections: Mapping[str, str] = {"q": "q", "v": "v"}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
 
     def __init__(self, dim: int, num_heads: int, *, normalize: bool = False, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

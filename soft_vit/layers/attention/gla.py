@@ -45,13 +45,7 @@ class GatedLinearAttention(Attention):
     """
 
     # Norms, rotations and convolutions are of the width of a head, queries and keys of half of it.
-    traits = Traits(
-        "N",
-        "as all tokens, before the map, but left out of the convolution",
-        mask_refusal=None,
-        qk_norm=False,
-        qk_of_each_token=False,
-    )
+    traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ class HydraAttention(SelfAttention):
     num_heads must divide the width, and is otherwise ignored.
     """
 
-    traits = Traits("N", mask_refusal=None, needs_grid=False, qk_norm=False, takes_context=True)
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True, qk="channels")
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)

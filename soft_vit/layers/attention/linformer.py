@@ -14,6 +14,8 @@ from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.softmax import dot_product_attention
 
+NO_MASK = "its learned projections belong to positions"
+
 
 def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     """Resample projections `[1, K, H, W]` of one map to another, `[1, K, H', W']`.
@@ -76,12 +78,7 @@ class LinformerAttention(ScoreAttention):
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
     """
 
-    traits = Traits(
-        "N",
-        "seen by all tokens, next to the projected ones",
-        mask_refusal="its learned projections belong to positions",
-        fixed_grid=True,
-    )
+    traits = Traits("N", "seen by all tokens, next to the projected ones", mask_refusal=NO_MASK, fixed_grid=True)
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, proj_k: int = 49, **options: Any) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)

@@ -17,6 +17,8 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 from soft_vit.ops.windows import window_attention
 
+NO_MASK = "its global tokens are at fixed positions of the full map"
+
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
     """Return the indices of the tokens at the centres of the cells of global_grid, `[G]`, without duplicates."""
@@ -44,12 +46,7 @@ class LongformerAttention(ScoreAttention):
     global_grid: rows and columns of the grid of global tokens; a map with fewer has as many as it has rows or columns.
     """
 
-    traits = Traits(
-        "N",
-        "global tokens",
-        mask_refusal="its global tokens are at fixed positions of the full map",
-        qk_of_each_token=False,
-    )
+    traits = Traits("N", "global tokens", mask_refusal=NO_MASK, qk="some")
     qkv: nn.Linear
 
     def __init__(
@@ -69,7 +66,7 @@ class LongformerAttention(ScoreAttention):
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         # Swaps start them as the others, as published.
-        self.projections = {**self.projections, "q_global": "q", "kv_global": "kv"}
+        self.projections = {**self.projections, "q_global": "q", "kv_global": "kv"}  # type: ignore[misc]
 
     def attend(  # type: ignore[override]  # the global tokens have projections of their own
         self, q: Tensor, k: Tensor, v: Tensor, q_global: Tensor, k_global: Tensor, v_global: Tensor, layout: Layout

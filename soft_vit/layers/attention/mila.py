@@ -1,7 +1,6 @@
 """Mamba-inspired linear attention (MILA, released as MLLA; Han et al. 2024, arXiv 2405.16605)."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -37,7 +36,7 @@ class MilaAttention(Attention):
     """
 
     traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
-    projections: Mapping[str, str] = {"qk": "qk"}
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(
         self,

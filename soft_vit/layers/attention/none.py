@@ -9,7 +9,7 @@ from soft_vit.ops.layout import Layout
 class NoAttention(Attention):
     """`0` for every token: only the other layers of a model mix tokens."""
 
-    traits = Traits("0", mask_refusal=None, needs_grid=False, qk_norm=False, qk_of_each_token=False)
+    traits = Traits("0", mask_refusal=None, needs_grid=False, qk=None)
 
     def attend(self, v: Tensor) -> Tensor:
         """Return zeros for tokens of any shape."""

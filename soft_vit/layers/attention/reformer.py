@@ -4,8 +4,7 @@ Letters: B batch, H heads, N tokens, D channels of a head, R rounds of hashing, 
 of a chunk, S keys that a chunk sees: its own and those of the chunk before.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,10 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Low enough that exp gives zero next to any other score, finite so that a token alone attends to itself.
+
+NO_MASK = "its number of hash buckets depends on the number of tokens"
+
+
 SELF_SCORE = -1e5
 
 # A hash of 2^b buckets is a product of hashes of at most 8: its cost grows with b, not with the number of buckets.
@@ -141,13 +144,8 @@ class ReformerAttention(ScoreAttention):
     weights; `redraw` draws others.
     """
 
-    traits = Traits(
-        "N log N",
-        mask_refusal="its number of hash buckets depends on the number of tokens",
-        needs_grid=False,
-        key_is_query=True,
-    )
-    projections: Mapping[str, str] = {"qk": "q", "v": "v"}
+    traits = Traits("N log N", mask_refusal=NO_MASK, needs_grid=False, key_is_query=True)
+    projections: ClassVar[dict[str, str]] = {"qk": "q", "v": "v"}
     rotations: Tensor
 
     def __init__(self, dim: int, num_heads: int, *, num_rounds: int = 2, chunk_size: int = 64, **options: Any) -> None:

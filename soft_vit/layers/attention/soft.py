@@ -3,7 +3,6 @@
 Letters: B batch, H heads, N tokens, C channels, D channels of a head, M bottleneck tokens.
 """
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -103,7 +102,7 @@ class SoftAttention(Attention):
     """
 
     traits = Traits("N^2/r^2 + N^3/r^6", "as all tokens, but left out of the bottleneck tokens", key_is_query=True)
-    projections: Mapping[str, str] = {"q": "q", "v": "v"}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
     normalize: ClassVar[bool] = False
     default_newton_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01

@@ -1,6 +1,6 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, arXiv 1706.03762)."""
 
-from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ class SoftmaxAttention(ScoreAttention):
 
     traits = Traits("N^2", mask_refusal=None, needs_grid=False, takes_context=True)
 
-    projections: Mapping[str, str] = {"q": "q", "kv": "kv"}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "kv": "kv"}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""

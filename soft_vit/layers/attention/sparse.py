@@ -9,6 +9,8 @@ from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import sparse_attention
 
+NO_MASK = "its dilation depends on the number of tokens; set dilation, such as 4"
+
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
     """Return `N^(1/4)`, rounded: `N / dilation^2` dilated and `dilation^2` near keys are then both about `N^(1/2)`.
@@ -31,11 +33,7 @@ class SparseAttention(ScoreAttention):
         layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
-    traits = Traits(
-        "N^1.5",
-        "see all tokens, and all see them, by softmax attention",
-        mask_refusal="its dilation depends on the number of tokens; set dilation, such as 4",
-    )
+    traits = Traits("N^1.5", "see all tokens, and all see them, by softmax attention", mask_refusal=NO_MASK)
 
     def __init__(
         self, dim: int, num_heads: int, *, kernel_size: int | None = None, dilation: int | None = None, **options: Any

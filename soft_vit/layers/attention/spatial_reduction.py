@@ -1,7 +1,6 @@
 """Spatial-reduction attention (PVT, arXiv 2102.12122) and its pooled linear form (PVTv2-Li, arXiv 2106.13797)."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +33,8 @@ class SpatialReductionAttention(Attention):
         LayerNorm and GELU. The cost is linear in N.
     """
 
-    traits = Traits(
-        "N^2/r^2", "seen by all tokens, next to the reduced ones", mask_refusal=None, qk_of_each_token=False
-    )
-    projections: Mapping[str, str] = {"q": "q", "kv": "kv"}
+    traits = Traits("N^2/r^2", "seen by all tokens, next to the reduced ones", mask_refusal=None, qk="some")
+    projections: ClassVar[dict[str, str]] = {"q": "q", "kv": "kv"}
 
     def __init__(
         self,

@@ -16,6 +16,9 @@ from soft_vit.layers.embed import interpolate_maps
 from soft_vit.ops.layout import FeatSize, Layout, as_map
 from soft_vit.ops.numerics import at_least_float32, check_choice
 
+NO_MASK = "its learned scores belong to positions"
+
+
 Form = Literal["dense", "random"]
 
 
@@ -98,15 +101,8 @@ class SynthesizerAttention(Attention):
     scores: `dense` (from each token by a two-layer perceptron) or `random` (a learned matrix).
     """
 
-    traits = Traits(
-        "N^2",
-        "scores of zero where no weight gives one",
-        mask_refusal="its learned scores belong to positions",
-        fixed_grid=True,
-        qk_norm=False,
-        qk_of_each_token=False,
-    )
-    projections: Mapping[str, str] = {"v": "v"}
+    traits = Traits("N^2", "scores of zero where no weight gives one", mask_refusal=NO_MASK, fixed_grid=True, qk=None)
+    projections: ClassVar[dict[str, str]] = {"v": "v"}
     scores: Mapping[str, Scores]
 
     def __init__(

@@ -3,8 +3,7 @@
 Letters: B batch, H heads, P prefix tokens, N tokens, C channels, D channels of a head.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +53,7 @@ class TTTGLUAttention(Attention):
     """
 
     traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
-    projections: Mapping[str, str] = {"qkv": "qkv"}
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
         self,

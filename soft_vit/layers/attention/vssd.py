@@ -34,13 +34,7 @@ class VSSDAttention(Attention):
     d_state: channels of queries and keys.
     """
 
-    traits = Traits(
-        "N",
-        "as all tokens, but without neighbours in the convolution",
-        mask_refusal=None,
-        qk_norm=False,
-        qk_of_each_token=False,
-    )
+    traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,

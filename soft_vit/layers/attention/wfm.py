@@ -130,8 +130,7 @@ class WeightFormerAttention(Attention):
         "N",
         "as all tokens, but left out of the convolution and of what the weights are made from",
         mask_refusal=None,
-        qk_norm=False,
-        qk_of_each_token=False,
+        qk=None,
     )
 
     def __init__(
