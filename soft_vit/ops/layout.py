@@ -20,7 +20,7 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
+def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
     """Return tokens `[B, H, N, D]` with fill where token_mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
 
@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     feat_size: tuple[int, int]
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
-    """Bool `[B, P + N]`, True where a token counts; None if all do."""
+    """Bool `[B, P + N]`, True for valid tokens; None if all are."""
 
     @property
     def key_mask(self) -> Tensor | None:
@@ -59,9 +59,9 @@ class Layout(NamedTuple):
         # Not F.pad: the memory format of its gradient differs from what graphs of symbolic sizes expect.
         return torch.cat([x.new_zeros(*x.shape[:-2], self.num_prefix_tokens, x.shape[-1]), x], dim=-2)
 
-    def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
+    def zero_padded(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Return tokens `[B, H, P + N, D]` with fill for padding."""
-        return fill_masked(x, self.token_mask, fill)
+        return fill_padding(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
         """Count the tokens of x `[B, H, P + N, D]` without padding: an int, or `[B, 1, 1, 1]` of at least fp32."""
@@ -80,7 +80,7 @@ def token_layout(
 
     sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
     sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
-    shape of x and a token that counts in each image.
+    shape of x and a valid token in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
@@ -100,7 +100,7 @@ def token_layout(
     if mask is not None:
         if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
             raise ValueError(
-                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True where a token counts, "
+                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True for valid tokens, "
                 f"got {mask.dtype} of shape {tuple(mask.shape)}."
             )
         if not mask.any(1).all():

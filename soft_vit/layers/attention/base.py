@@ -95,8 +95,8 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
-    return tokens_to_map(merge_heads(layout.grid(layout.keep(v))), layout.feat_size)
+    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero for padding."""
+    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.feat_size)
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
@@ -105,11 +105,11 @@ def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
 
 
 def normalize_over_tokens(x: Tensor, layout: Layout) -> Tensor:
-    """Return `(x - mean) / sqrt(var + 1)` of each channel of `[B, H, P + N, D]`, over the tokens that count."""
+    """Return `(x - mean) / sqrt(var + 1)` of each channel of `[B, H, P + N, D]`, over the valid tokens."""
     with full_precision(x):
         wide, count = at_least_float32(x), layout.num_tokens(x)
-        centred = wide - layout.keep(wide).sum(2, keepdim=True) / count
-        variance = layout.keep(centred).square().sum(2, keepdim=True) / count
+        centred = wide - layout.zero_padded(wide).sum(2, keepdim=True) / count
+        variance = layout.zero_padded(centred).square().sum(2, keepdim=True) / count
         return (centred * (variance + 1).rsqrt()).to(x.dtype)
 
 
@@ -287,7 +287,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
 
-        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at these tokens is the
+        key_padding_mask: bool `[B, P + N]`, True for valid tokens. The result at these tokens is the
         same as without the others, whatever their values. The result at masked tokens is finite and meaningless.
         context: tokens `[B, M, C]` of keys and values, for attentions that take it (`takes_context`); the mask is then
         theirs, `[B, M]`, and convolutions of values are left out.

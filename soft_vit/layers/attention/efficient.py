@@ -13,7 +13,7 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
 
     layout: of the keys, of which padding is left out.
     """
-    return q.softmax(-1) @ (layout.keep(k, -math.inf).softmax(-2).mT @ layout.keep(v))
+    return q.softmax(-1) @ (layout.zero_padded(k, -math.inf).softmax(-2).mT @ layout.zero_padded(v))
 
 
 class EfficientAttention(SelfAttention):

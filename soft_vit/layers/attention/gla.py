@@ -79,7 +79,7 @@ class GatedLinearAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout
     ) -> Tensor:
         """Return the scaled sum of both scans `[B, H, P + N, D]`, in at least fp32, for queries, keys and log gates."""
-        k, v, forward_gate, backward_gate = map(layout.keep, (k, v, forward_gate, backward_gate))
+        k, v, forward_gate, backward_gate = map(layout.zero_padded, (k, v, forward_gate, backward_gate))
         return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

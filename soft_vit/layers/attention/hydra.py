@@ -17,7 +17,7 @@ def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """
     with full_precision(q):
         q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+        return (q * layout.zero_padded(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
 
 
 class HydraAttention(SelfAttention):

@@ -29,7 +29,7 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean `[B, C]` of the tokens `[B, P + N, C]` that count: where mask `[B, P + N]` is True, or all."""
+    """Return the mean `[B, C]` of the valid tokens of `[B, P + N, C]`: where mask `[B, P + N]` is True, or all."""
     if mask is None:
         return x.mean(1)
     # The sum and the number of many tokens are beyond fp16.
@@ -64,13 +64,13 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
 
 @by_heads
 def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
+    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n valid tokens.
 
     q: `[B, H, N, D]`, k: `[B, H, M, D]`, v: `[B, H, M, Dv]`; layout: of the keys. Everything inside is at least fp32.
     """
     with full_precision(q):
         dtype, scale = v.dtype, q.shape[3] ** -0.5
-        q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
+        q, k, v = at_least_float32(q), layout.zero_padded(at_least_float32(k)), layout.zero_padded(at_least_float32(v))
         count = layout.num_tokens(k)
         k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
         # All queries share the means. The values are scaled first, so that no product overflows before its mean does.

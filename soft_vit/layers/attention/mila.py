@@ -17,7 +17,7 @@ from soft_vit.layers.attention.base import (
 )
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotary_tables, rotate
@@ -70,7 +70,7 @@ class MilaAttention(Attention):
             return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
 
         def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-            k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
+            k, v = fill_padding(elu_features(k), mask), fill_padding(at_least_float32(v), mask)
             return turned(k, cos, sin).mT @ v / count, k.sum(2)[..., None] / count
 
         def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:

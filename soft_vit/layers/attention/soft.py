@@ -180,7 +180,10 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps, exist = layout.grid(layout.keep(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
+        maps, exist = (
+            layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size),
+            None,
+        )
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
@@ -200,7 +203,7 @@ class SoftAttention(Attention):
     ) -> Tensor:
         """Mix values `[B, H, N, D]` by queries of that shape, through bottleneck tokens `[B, H, M, D]`.
 
-        residual: shaped as the values, added to the result. mask: `[B, N]`, the tokens that count in a row sum; values
+        residual: shaped as the values, added to the result. mask: `[B, N]`, the valid tokens in a row sum; values
         of others are zero.
         """
         if not self.normalize_rows:
@@ -221,7 +224,7 @@ class SoftAttention(Attention):
             q = project_to_heads(x, self.q, self.num_heads, scale)
         else:
             q = scale * self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)
-        v = layout.keep(project_to_heads(x, self.v, self.num_heads))
+        v = layout.zero_padded(project_to_heads(x, self.v, self.num_heads))
         bottleneck = self.sample_bottleneck(q, layout)
         residual = None if self.local is None else local_result(v, self.local, layout)
         if self.log_bandwidth is not None:

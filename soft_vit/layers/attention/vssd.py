@@ -15,7 +15,7 @@ from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, 
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Bounds of the first step sizes.
@@ -77,7 +77,7 @@ class VSSDAttention(Attention):
         """
 
         def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-            return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
+            return (at_least_float32(k).mT @ fill_padding(at_least_float32(v) * at_least_float32(weights), mask),)
 
         def read(q: Tensor, kv: Tensor) -> Tensor:
             return at_least_float32(q) @ kv

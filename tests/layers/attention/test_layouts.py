@@ -1,4 +1,4 @@
-"""Sequences, prefix tokens and masks: every attention against the tokens that count alone, or a dense formula."""
+"""Sequences, prefix tokens and masks: every attention against the valid tokens alone, or a dense formula."""
 
 import re
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[in
 
 @pytest.mark.parametrize(("use", "case"), [(use, case) for use in ("masks", "maps") for case in using(use)], ids=str)
 def test_tokens_may_be_masked(use: str, case: Case) -> None:
-    """Results and gradients of the tokens that count are those of these tokens alone, whatever the others are."""
+    """Results and gradients of the valid tokens are those of these tokens alone, whatever the others are."""
     for prefix in (0, 2):
         feat_size, mask, shorter = masks(use, prefix)
         attn, x = make(case, feat_size), tokens(*mask.shape)
