@@ -6,9 +6,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import pytest
 import yaml
 from documents import ROOT, blocks
 
+import soft_vit
+from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.version import __version__
 
 # What the page says and does not show: layers in transformers, and a checkpoint.
@@ -48,6 +51,12 @@ def test_your_own_attention(tmp_path) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert int(re.search(r"(\d+) passed", result.stdout)[1]) > 10
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    for kind in ("linear", "my attention"):
+        with pytest.raises(ValueError, match=kind):
+            soft_vit.register_attention(kind)(type("MyAttention", (SelfAttention,), {}))
 
 
 def test_one_version():

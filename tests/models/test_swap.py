@@ -176,6 +176,27 @@ def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, res
     torch.testing.assert_close(loaded(x[..., :side, :side]), model(x[..., :side, :side]))
 
 
+def test_costs_are_counted_when_they_are_read() -> None:
+    """On copies without values and gradients, of the model as it was, whatever becomes of it."""
+    model, seen = vit(depth=1), []
+    model.register_forward_pre_hook(lambda _, args: seen.append((args[0].device.type, torch.is_grad_enabled())))
+    report = soft_vit.swap_attention(model, "linear")
+    assert not seen
+    soft_vit.swap_attention(model, "rala")
+    assert report.params_before == report.params_after < sum(value.numel() for value in model.parameters())
+    assert seen == [("meta", False)] * 2
+    assert not any(value.is_meta for value in model.parameters())
+
+
+def test_a_second_swap_keeps_the_parts_that_both_declare() -> None:
+    """The queries of Reformer, the queries and keys of MILA, and gates."""
+    for first, second, layer in (("reformer", "soft", "q"), ("softmax", "mila", "qk"), ("rala", "polaformer", "g")):
+        model = vit(depth=1)
+        soft_vit.swap_attention(model, first)
+        report = soft_vit.swap_attention(model, second)
+        assert f"blocks.0.attn.{layer}.weight" in report.kept, first
+
+
 def test_some_blocks() -> None:
     model = create(VIT, {"depth": 4})
     untouched = model.blocks[1].attn

@@ -80,6 +80,9 @@ def test_tokens_may_be_masked(use: str, case: Case) -> None:
         grad, *grads = torch.autograd.grad((y * weight)[mask].sum(), [x, *attn.parameters()])
         assert not grad[~mask].any()
         assert all(value.isfinite().all() for value in grads)
+        if use == "masks" and not prefix:
+            ends = F.pad(mask.sum(1).cumsum(0), (1, 0))
+            assert relative_error(attn.packed(x[mask], ends), y[mask]) <= 10 * TOLERANCE
         for image, size in enumerate(shorter):
             keep = mask[image]
             alone = x.detach()[image : image + 1, keep].requires_grad_()
