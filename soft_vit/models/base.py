@@ -512,16 +512,31 @@ def create_staged(
 
 
 def register_named(name: str, create: Callable[..., nn.Module]) -> None:
-    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, in the module of create.
-
-    For names that combine an attention and a size; other models have a function in the file of their family.
-    """
+    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of a name, in the module of create."""
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         return create(name, pretrained, **kwargs)
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
-    # An attribute, as `register_model` lists the name in `__all__`.
-    setattr(sys.modules[create.__module__], name, entrypoint)
-    register_model(entrypoint)
+    setattr(sys.modules[create.__module__], name, register_model(entrypoint))
+
+
+def register_models(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    prefix: str = "",
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+) -> None:
+    """Register models of a class with timm: those names of `models`, with their arguments, that begin with the prefix.
+
+    feature_indices: stages that `features_only` returns by default.
+    """
+
+    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+
+    create.__module__ = cls.__module__
+    for name in models:
+        if name.startswith(prefix):
+            register_named(name, create)

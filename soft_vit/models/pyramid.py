@@ -40,7 +40,7 @@ from soft_vit.weights.load import SOURCES
 from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.spec import ModelSpec
 
-# `register_named` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
 STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}

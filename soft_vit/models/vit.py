@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import timm.models.vision_transformer as timm_vit
 from timm.models import DefaultCfg, generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
@@ -21,7 +21,7 @@ from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import resample_vit
 
-# `register_named` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -117,18 +117,13 @@ class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # Gri
 default_cfgs: dict[str, DefaultCfg] = {}
 
 
-def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
-
-
 def register_vits(kind: str) -> None:
     """Register the ViTs with an attention type."""
-    for size, arguments in VIT_SIZES.items():
-        name = vit_name(kind, size)
-        VIT_MODELS[name] = dict(arguments, attention=kind)
-        cfg = base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit")
-        default_cfgs.update(generate_default_cfgs({name: cfg}))
-        base.register_named(name, _create_vit)
+    models = {vit_name(kind, size): dict(arguments, attention=kind) for size, arguments in VIT_SIZES.items()}
+    VIT_MODELS.update(models)
+    cfg = base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit")
+    default_cfgs.update(generate_default_cfgs(dict.fromkeys(models, cfg)))
+    base.register_models(AttentionViT, models, feature_indices=3)
 
 
 for _kind in ATTENTIONS:

@@ -452,7 +452,7 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     """
     name = getattr(model, "pretrained_cfg", {}).get("architecture") or ""
     if not is_own_model(name):
-        return _load_checkpoint_of_timm(model, checkpoint_path, *args, **kwargs)
+        return _load_checkpoint_of_timm(model, str(checkpoint_path), *args, **kwargs)
     options, weight = dict(cast(Any, model)._model_args), next(model.parameters())
     overlay = {"file": str(checkpoint_path)}
     again = timm.create_model(
