@@ -9,7 +9,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from timm.layers import DropPath, register_notrace_module
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
 from soft_vit.layers.plain import is_plain
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
@@ -39,9 +39,8 @@ class UnprojectedAttention(Attention):
     The values are the tokens themselves, and the result is not projected: the next layers of the block do so.
     """
 
-    cost: str = "N"
-    needs_grid = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

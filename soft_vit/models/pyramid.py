@@ -261,7 +261,7 @@ class PyramidViT(base.StagedModel):
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         attentions = stage_attentions(attention, stage4, len(depths))
-        needs_grid = attention_class(attentions[-1]).needs_grid
+        needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
             raise ValueError(
                 f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
@@ -442,11 +442,13 @@ def _timm_name(attention: str, size: str) -> str:
     return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
 
 
+def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
+    sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
+    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+
+
 def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models: dict[str, dict[str, Any]] = {}
-    for attention in ATTENTIONS:
-        for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
-            models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
+    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
     for size, arguments in PYRAMID_SIZES.items():
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
@@ -477,7 +479,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return base.imagenet_cfg(
         min_input_size=(3, 32, 32),
         first_conv="stages.0.patch_embed.0.conv",
-        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
+        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).traits.fixed_grid,
         license="mit",
         paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
     )
@@ -515,3 +517,12 @@ def _with_weights(name: str, attention: str | None) -> str:
 
 for _name in PYRAMID_MODELS:
     base.register_named(_name, _create_pyramid)
+
+
+def register_pyramids(attention: str) -> None:
+    """Register the pyramids with an attention type that is not the package's."""
+    models = _pyramids(attention)
+    PYRAMID_MODELS.update(models)
+    default_cfgs.update(base.make_default_cfgs(models, _cfg))
+    for name in models:
+        base.register_named(name, _create_pyramid)

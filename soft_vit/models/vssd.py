@@ -14,7 +14,7 @@ from timm.layers import DropPath, LayerNorm2d, register_notrace_module
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
-from soft_vit.layers.attention.base import Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.layers.embed import conv_shortcut
 from soft_vit.layers.mlp import Mlp
@@ -30,7 +30,7 @@ __all__ = ["VSSD"]
 class VSSDSoftmaxAttention(Attention):
     """Softmax attention of the last stage, with the released names."""
 
-    cost: str = "N^2"
+    traits = Traits("N^2")
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
         super().__init__(dim, num_heads)
