@@ -84,4 +84,4 @@ class RunChecksHook(Hook):
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
         if hasattr(getattr(runner.train_dataloader, "batch_sampler", None), "drop_last"):
-            require_batches(runner.train_dataloader, model)
+            require_batches(runner.train_dataloader, unwrapped(runner.model))
