@@ -58,7 +58,7 @@ OPERATORS: dict[str, Operator] = {
 }
 FUNCTIONAL_KINDS = tuple(OPERATORS)
 """The attention types of `attention`."""
-CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].takes_context)
+CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].traits.takes_context)
 """Those of them whose keys may be other tokens than queries."""
 PACKED_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.packed)
 """The attention types of `varlen_attention`."""
@@ -102,8 +102,8 @@ def attention(
     layout = Layout((M, 1), 0, mask, sequence=True)
     if mask is not None:
         # NaN in padding must not reach others, also by landmarks of queries.
-        same, key, value = key is query, layout.keep(key), layout.keep(value)
-        query = query if kind in CROSS_KINDS else key if same else layout.keep(query)
+        same, key, value = key is query, layout.zero_padded(key), layout.zero_padded(value)
+        query = query if kind in CROSS_KINDS else key if same else layout.zero_padded(query)
     q, k = rescaled(query, key, scale, operator.scaled)
     return operator.attend(q, k, value, layout, **options)
 

@@ -22,7 +22,7 @@ def turned_features(x: Tensor, angle: Tensor) -> Tensor:
 def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHOLE) -> Tensor:
     """Attend by `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, in a cost linear in N; tensors `[B, H, N, D]`.
 
-    N counts prefix tokens too; i and j are positions among the N tokens that count. Everything inside is at least
+    N counts prefix tokens too; i and j are positions among the N valid tokens. Everything inside is at least
     fp32.
     """
     angle = layout.positions(q) * (0.5 * math.pi / layout.num_tokens(q))

@@ -12,4 +12,4 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHO
     Queries are normalised over their features, each feature of the keys over tokens (Eq. 3 with Eq. 6). layout: of the
     keys, of which padding is left out.
     """
-    return q.softmax(-1) @ layout.total(layout.softmax(k).mT @ layout.keep(v))
+    return q.softmax(-1) @ layout.total(layout.softmax(k).mT @ layout.zero_padded(v))

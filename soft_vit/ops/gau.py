@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens
-from soft_vit.ops.layout import fill_masked
+from soft_vit.ops.layout import fill_padding
 from soft_vit.ops.numerics import at_least_float32, bounded, full_precision
 
 
@@ -92,14 +92,14 @@ def linear_unit(
 
     def average(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
         (k,) = queries_and_keys(z, (3,), weights)
-        return (fill_masked(k, mask).mT @ fill_masked(activated(v, has_gate), mask) / total,)
+        return (fill_padding(k, mask).mT @ fill_padding(activated(v, has_gate), mask) / total,)
 
     def read(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *rest: Tensor) -> Tensor:
         *weights, average = rest
         N = v.shape[2]
         length = min(chunk_size, N)
         q, k, q_linear = queries_and_keys(z, (0, 1, 2), weights)
-        k, values = fill_masked(k, mask), fill_masked(activated(v, has_gate), mask)
+        k, values = fill_padding(k, mask), fill_padding(activated(v, has_gate), mask)
         # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
         q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
         if mask is None:

@@ -44,7 +44,7 @@ def gaussian_attention(
     """Return `S v`, `S = exp(-||q_i - q_j||^2 / 2)`, in v's dtype; q `[..., N, D]`, v and the result `[..., N, Dv]`.
 
     normalize: return `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
-    mask: bool, broadcast to `[..., N, N]`, True for keys that count.
+    mask: bool, broadcast to `[..., N, N]`, True for valid keys.
     k: keys `[..., M, D]` of values `[..., M, Dv]`, without normalize; by default q.
     """
     with full_precision(q):

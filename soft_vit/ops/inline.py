@@ -9,12 +9,21 @@ from torch import Tensor
 
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import WHOLE, Layout, window
-from soft_vit.ops.numerics import at_least_float32, bounded, full_precision
+from soft_vit.ops.numerics import at_least_float32, bounded, full_precision, wide_dtype
 
 # Side of the convolution by each image's own kernels.
 KERNEL = 3
 # Elements of an image's map above the cache of a core.
 LARGE_MAP = 1 << 17
+
+
+def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean `[B, C]` of the valid tokens of `[B, P + N, C]`: where mask `[B, P + N]` is True, or all."""
+    if mask is None:
+        return x.mean(1)
+    # The sum and the number of many tokens are beyond fp16.
+    total = x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide_dtype(x))
+    return (total / mask.sum(1, keepdim=True)).to(x.dtype)
 
 
 def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor:
@@ -44,13 +53,13 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
 
 @by_heads
 def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout = WHOLE) -> Tensor:
-    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
+    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n valid tokens.
 
     q: `[B, H, N, D]`, k: `[B, H, M, D]`, v: `[B, H, M, Dv]`; layout: of the keys. Everything inside is at least fp32.
     """
     with full_precision(q):
         dtype, scale = v.dtype, q.shape[3] ** -0.5
-        q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
+        q, k, v = at_least_float32(q), layout.zero_padded(at_least_float32(k)), layout.zero_padded(at_least_float32(v))
         count = layout.num_tokens(k)
         k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
         # All queries share the means. The values are scaled first, so that no product overflows before its mean does.

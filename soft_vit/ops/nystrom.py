@@ -97,8 +97,8 @@ def nystrom_attention(
 
     sr_ratio: side of the window that one landmark stands for. max_landmarks: the largest grid of them. landmarks: see
     `landmark_tokens`.
-    inverse: `iterative`, iters steps of `iterative_pseudo_inverse`, or `exact` (`torch.linalg.pinv`, by singular values:
-        slow, for analysis).
+    inverse: `iterative` (iters steps of `iterative_pseudo_inverse`) or `exact` (`torch.linalg.pinv`, by singular
+        values: slow, for analysis).
     fused: use torch's kernels, which do not store the N x M matrices.
     """
     limit = grid_limit("max_landmarks", max_landmarks, layout.sequence)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from soft_vit.ops.layout import WHOLE, Layout, fill_masked
+from soft_vit.ops.layout import WHOLE, Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 
 # Tokens of a chunk. Shorter ones store more sums, longer ones more zeros at the ends of sequences.
@@ -37,9 +37,9 @@ class Packing(NamedTuple):
         """Bool `[G, 1, L, 1]`: which places are tokens."""
         return self.position < self.num_tokens(self.position)
 
-    def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
+    def zero_padded(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Return chunks `[G, H, L, D]` with fill in places that are not tokens."""
-        return fill_masked(x, self.token_mask, fill)
+        return fill_padding(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor:
         """Return the number of tokens of the sequence of each chunk, `[G, 1, 1, 1]`, at least fp32 for floats x."""
@@ -51,7 +51,7 @@ class Packing(NamedTuple):
 
     def softmax(self, x: Tensor) -> Tensor:
         """Return the softmax of each channel of x `[G, H, L, D]` over the tokens of its sequence."""
-        x = self.keep(x, -math.inf)
+        x = self.zero_padded(x, -math.inf)
         x = (x - self.largest(x.detach().amax(2, keepdim=True))).exp()
         return x / self.total(x.sum(2, keepdim=True))
 

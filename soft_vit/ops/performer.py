@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.ops.chunked import max_over_tokens
-from soft_vit.ops.layout import WHOLE, fill_masked
+from soft_vit.ops.layout import WHOLE, fill_padding
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 from soft_vit.ops.packed import AnyLayout
@@ -45,7 +45,7 @@ def key_exponents(k: Tensor, projection: Tensor) -> Tensor:
 
 def key_features(k: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
     """Return `exp(W k - |k|^2 / 2 - largest)`, in [0, 1]; see `query_features`."""
-    # Tokens that do not count may have larger ones. A bound of 0 would stop the gradient of the largest.
+    # Padding may have larger ones. A bound of 0 would stop the gradient of the largest.
     return (key_exponents(k, projection) - largest).clamp(max=1).exp()
 
 
@@ -73,7 +73,7 @@ def performer_attention(
     projection: Tensor | None = None,
     kernel: Kernel = "softmax",
 ) -> Tensor:
-    """Attend by random features to all tokens that count, linear in N, at least fp32 inside.
+    """Attend by random features to all valid tokens, linear in N, at least fp32 inside.
 
     q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. projection: `[M, D]`, which gets no gradient; for
     None the same in all calls. kernel: `softmax` (Lemma 1) or `relu` (generalised attention).
@@ -87,7 +87,7 @@ def performer_attention(
         return linear_attention(q, k, v, layout, phi=relu_features, weights=(projection,))
 
     def exponents(k: Tensor, mask: Tensor | None, projection: Tensor) -> Tensor:
-        return fill_masked(key_exponents(k, projection), mask, -math.inf)
+        return fill_padding(key_exponents(k, projection), mask, -math.inf)
 
     largest = layout.largest(max_over_tokens(exponents, (k, layout.token_mask), (projection,)))
     return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked, merge_heads, split_heads
+from soft_vit.ops.layout import Layout, fill_padding, merge_heads, split_heads
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotary_tables, rotate
@@ -37,7 +37,7 @@ def rotary_linear_attention(
     dtype, count = v.dtype, layout.num_tokens(q)
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, weight: Tensor | None, *tables: Tensor) -> tuple[Tensor, ...]:
-        k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
+        k, v = fill_padding(elu_features(k), mask), fill_padding(at_least_float32(v), mask)
         if weight is not None:
             k = k * weight
         sums = turn(k, *tables).mT @ v, k.sum(2)[..., None]
@@ -66,19 +66,19 @@ def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Return `rotary_linear_attention` with keys weighted by a softmax of their products with the mean query.
 
     RAVLT (Fan et al. 2024, arXiv 2411.07635) as the released code computes it: `a_j = softmax_j(mean(q)^T k_j /
-    sqrt(D))` of features, over the tokens that count. Tensors are `[B, H, P + N, D]`.
+    sqrt(D))` of features, over the valid tokens. Tensors are `[B, H, P + N, D]`.
     """
     mask = layout.token_mask
 
     def features(q: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        return (fill_masked(elu_features(q), mask).sum(2)[..., None],)
+        return (fill_padding(elu_features(q), mask).sum(2)[..., None],)
 
     def scores(k: Tensor, query: Tensor) -> Tensor:
         return elu_features(k) @ query
 
     (total,) = sum_over_tokens(features, (q, mask))
     query = total / layout.num_tokens(q) * q.shape[-1] ** -0.5
-    weight = fill_masked(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
+    weight = fill_padding(map_tokens(scores, (k,), (query,)), mask, -math.inf).mT.softmax(-1).mT
     return rotary_linear_attention(q, k, v, layout, rotary_tables(layout, q, end_point=True), weight=weight)
 
 
@@ -87,14 +87,14 @@ def mala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
     `(1 + 1 / (z_i + 1e-6)) / sqrt(D) R(q_i)^T mean_j(R(k_j) v_j^T) - z_i mean_j(v_j)`, with
     `z_i = q_i^T mean_j(k_j) / sqrt(D)`, which is not rotated: MAViT (Fan et al. 2025, arXiv 2507.00698) as the released
-    code computes it. Means are over the tokens that count; tensors are `[B, H, P + N, D]`.
+    code computes it. Means are over the valid tokens; tensors are `[B, H, P + N, D]`.
     """
     dtype, scale = v.dtype, q.shape[-1] ** -0.5
     cos, sin = rotary_tables(layout, q, end_point=True)
     count = layout.num_tokens(q)
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
+        k, v = fill_padding(elu_features(k), mask), fill_padding(at_least_float32(v), mask)
         kv, k_mean = rotate(k, cos, sin).mT @ v, k.sum(2)[..., None]
         return kv * (scale / count), k_mean * (scale / count), v.sum(2)[:, :, None]
 

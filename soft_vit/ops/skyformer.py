@@ -6,7 +6,7 @@ from torch import Tensor
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
 from soft_vit.ops.gaussian import gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.landmarks import Limit, grid_limit, isolate_missing, landmark_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.soft.cholesky import cholesky_solve
 
@@ -32,7 +32,7 @@ def skyformer_attention(
         landmarks = isolate_missing(landmarks, exist.repeat(1, 2))
 
     def gathered(k: Tensor, v: Tensor, mask: Tensor | None, landmarks: Tensor) -> tuple[Tensor]:
-        k, v = fill_masked(at_least_float32(k) * scale, mask), fill_masked(at_least_float32(v), mask)
+        k, v = fill_padding(at_least_float32(k) * scale, mask), fill_padding(at_least_float32(v), mask)
         return (gaussian_kernel(landmarks, k) @ v,)
 
     def read(q: Tensor, landmarks: Tensor, summary: Tensor) -> Tensor:

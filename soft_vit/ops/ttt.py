@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, bounded, full_precision, is_eager
 
 # Of both inner losses, for every head dimension.
@@ -29,7 +29,7 @@ def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tens
 def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
     """Return `F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
 
-    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the tokens that count; its gradient is
+    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the valid tokens; its gradient is
     written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
     w2 `[1, H, D, D]`. The result has v's dtype; everything inside is at least fp32.
     """
@@ -39,9 +39,9 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
-        error = fill_masked(at_least_float32(v), mask) * step_size
+        error = fill_padding(at_least_float32(v), mask) * step_size
         # One copy for three products.
-        k = fill_masked(at_least_float32(k), mask).contiguous()
+        k = fill_padding(at_least_float32(k), mask).contiguous()
         value, gate = k @ w1, k @ w2
         open_gate = gate.sigmoid()
         silu = gate * open_gate
@@ -104,14 +104,14 @@ def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, lay
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
-    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
+    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero for padding."""
+    return layout.grid(layout.zero_padded(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
 
 
 def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor, Tensor], layout: Layout) -> Tensor:
     """Return `f(q)` of `f(x) = (silu(x w1) * (x w2)) w3`, after one gradient step on all pairs (k, v).
 
-    The loss of a head is `-sum(f(k) . v) / (N sqrt(D))`, N being the number of tokens that count, and the rate is 1.
+    The loss of a head is `-sum(f(k) . v) / (N sqrt(D))`, N being the number of valid tokens, and the rate is 1.
     The gradient is written out, so that training differentiates through the step. q, k, v and the result:
     `[B, H, P + N, D]`, weights `[H, D, D]`. The result has v's dtype; everything inside is at least fp32. It is clamped
     so that H * D of its values have a finite sum, and a LayerNorm can square it: it is a polynomial of q, k, v.
@@ -120,7 +120,7 @@ def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor,
     shared = tuple(at_least_float32(w)[None] for w in weights)
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor, w3: Tensor) -> tuple[Tensor, ...]:
-        k, error = fill_masked(at_least_float32(k), mask), fill_masked(at_least_float32(v), mask) * scale
+        k, error = fill_padding(at_least_float32(k), mask), fill_padding(at_least_float32(v), mask) * scale
         z1, z2, back = k @ w1, k @ w2, error @ w3.mT
         s = z1.sigmoid()
         of_z1, of_z2 = back * z2 * s * (1 + z1 * (1 - s)), back * z1 * s

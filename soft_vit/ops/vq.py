@@ -14,12 +14,12 @@ from soft_vit.ops.numerics import at_least_float32, full_precision
 def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
     """Return the one-hot choice `[B, H, N, S]` of the code `[..., H, S, D]` nearest to each key `[B, H, N, D]`.
 
-    Zero where a token does not count.
+    Zero for padding.
     """
     scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[..., None, :]
     # Not F.one_hot, which makes integers of eight bytes, and whose check of its indices stops torch.func.vmap.
     chosen = scores.argmax(-1, keepdim=True) == torch.arange(codebook.shape[-2], device=k.device)
-    return layout.keep(chosen.to(k.dtype))
+    return layout.zero_padded(chosen.to(k.dtype))
 
 
 @by_heads
@@ -36,7 +36,7 @@ def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layo
         chosen = nearest_codes(k.detach(), codebook, layout)
         count = chosen.sum(2)[..., None]
         share = (chosen / count.clamp(min=1).mT).mT
-        mean_key, mean_value = share @ layout.keep(k), share @ layout.keep(v)
+        mean_key, mean_value = share @ layout.zero_padded(k), share @ layout.zero_padded(v)
         codes = codebook + (mean_key - mean_key.detach())
         scores = q @ codes.mT * q.shape[-1] ** -0.5 + count.mT.log()
         return (scores.softmax(-1) @ mean_value).to(dtype)

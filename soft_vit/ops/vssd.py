@@ -6,7 +6,7 @@ Letters: B batch, H heads, N tokens, S channels of the state, D channels of a he
 from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import WHOLE, Layout, fill_masked
+from soft_vit.ops.layout import WHOLE, Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32
 
 
@@ -17,7 +17,7 @@ def vssd_attention(q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Lay
     """
 
     def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
+        return (at_least_float32(k).mT @ fill_padding(at_least_float32(v) * at_least_float32(weights), mask),)
 
     def read(q: Tensor, kv: Tensor) -> Tensor:
         return at_least_float32(q) @ kv

@@ -1,12 +1,14 @@
 """BigBird: block-sparse attention of window, global and random blocks (Zaheer et al. 2020, arXiv 2007.14062)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
 from soft_vit.ops.bigbird import bigbird_attention
 from soft_vit.ops.layout import Layout
+
+NO_MASK = "its random blocks depend on the number of tokens"
 
 
 class BigBirdAttention(ScoreAttention):
@@ -20,10 +22,7 @@ class BigBirdAttention(ScoreAttention):
     num_random: random blocks for each block and head, a function of the number of blocks alone.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    prefix: ClassVar[str] = "in the first block, which is global"
-    no_mask: str = "its random blocks depend on the number of tokens"
+    traits = Traits("N", "in the first block, which is global", mask_refusal=NO_MASK, needs_grid=False)
 
     def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

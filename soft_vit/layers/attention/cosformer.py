@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.cosformer import cosformer_attention
 from soft_vit.ops.layout import Layout
 
@@ -13,9 +13,7 @@ class CosformerAttention(SelfAttention):
     Distances are in raster order, as the published form is for text.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return cosformer_attention(q, k, v, layout)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.efficient import efficient_attention
 from soft_vit.ops.layout import Layout
 
@@ -10,10 +10,7 @@ from soft_vit.ops.layout import Layout
 class EfficientAttention(SelfAttention):
     """`softmax(Q) (softmax(K)^T V)`: queries normalised over their features, each feature of the keys over tokens."""
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return efficient_attention(q, k, v, layout)

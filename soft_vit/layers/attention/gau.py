@@ -3,12 +3,12 @@
 Letters: B batch, N tokens, C channels, S channels of the shared query and key, E expanded channels.
 """
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.chunked import computes_parts
 from soft_vit.ops.gau import linear_unit, quadratic_unit
@@ -30,11 +30,8 @@ class GatedAttentionUnit(Attention):
         tokens, which is not causal.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    # Chunks are of consecutive tokens.
+    traits = Traits("N", mask_refusal=None, needs_grid=False, needs_order=True, qk=None)
 
     def __init__(
         self,
@@ -56,9 +53,7 @@ class GatedAttentionUnit(Attention):
         # As in the paper, whose heads of 64 channels give its S = 128.
         width, qk_dim = 2 * dim, 2 * self.head_dim
         if form == "quadratic":
-            self.cost = "N^2"
-        # Chunks are of consecutive tokens.
-        self.aligns_padding = form == "linear"
+            self.declare(cost="N^2", needs_order=False)
         self.chunk_size = at_least("chunk_size", chunk_size)
         self.attn_drop = attn_drop
         self.uv = nn.Linear(dim, 2 * width, bias=qkv_bias, **dd)

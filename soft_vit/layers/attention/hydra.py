@@ -1,11 +1,11 @@
 """Hydra attention: as many heads as channels, with a cosine kernel (Bolya et al. 2022, arXiv 2209.07484)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, check_heads
-from soft_vit.ops.hydra import hydra_attention
+from soft_vit.layers.attention.base import SelfAttention, Traits, check_heads
+from soft_vit.ops.hydra import channel_attention
 from soft_vit.ops.layout import Layout
 
 
@@ -15,15 +15,11 @@ class HydraAttention(SelfAttention):
     num_heads must divide the width, and is otherwise ignored.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    qk_norm: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True, qk="channels")
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return hydra_attention(q, k, v, layout)
+        return channel_attention(q, k, v, layout)

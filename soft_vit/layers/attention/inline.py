@@ -3,24 +3,14 @@
 Letters: B batch, P prefix tokens, N tokens of a map, C channels.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, add_to_grid, grid_maps, window
-from soft_vit.ops.inline import KERNEL, convolve_each_image, inline_attention
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, add_to_grid, grid_maps, window
+from soft_vit.ops.inline import KERNEL, convolve_each_image, inline_attention, mean_token
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import wide_dtype
-
-
-def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean `[B, C]` of the tokens `[B, P + N, C]` that count: where mask `[B, P + N]` is True, or all."""
-    if mask is None:
-        return x.mean(1)
-    # The sum and the number of many tokens are beyond fp16.
-    total = x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide_dtype(x))
-    return (total / mask.sum(1, keepdim=True)).to(x.dtype)
 
 
 class InLineAttention(SelfAttention):
@@ -31,10 +21,7 @@ class InLineAttention(SelfAttention):
     tokens.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

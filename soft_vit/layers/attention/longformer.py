@@ -1,15 +1,18 @@
 """Longformer: a sliding window and global tokens (Beltagy et al. 2020, arXiv 2004.05150), on a map."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.landmarks import grid_limit
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.longformer import global_tokens, longformer_attention
+
+NO_MASK = "its global tokens are at fixed positions of the full map"
 
 
 class LongformerAttention(ScoreAttention):
@@ -23,10 +26,8 @@ class LongformerAttention(ScoreAttention):
     global_grid: rows and columns of the grid of global tokens; a map with fewer has as many as it has rows or columns.
     """
 
-    cost: str = "N"
-    qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "global tokens"
-    no_mask: str = "its global tokens are at fixed positions of the full map"
+    traits = Traits("N", "global tokens", mask_refusal=NO_MASK, qk="some")
+    qkv: nn.Linear
 
     def __init__(
         self,
@@ -44,6 +45,8 @@ class LongformerAttention(ScoreAttention):
         self.global_grid = grid_limit("global_grid", global_grid, self.sequence) or (1, 1)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        # Swaps start them as the others, as published.
+        self.projections = {**self.projections, "q_global": "q", "kv_global": "kv"}  # type: ignore[misc]
 
     def attend(  # type: ignore[override]  # the global tokens have projections of their own
         self, q: Tensor, k: Tensor, v: Tensor, q_global: Tensor, k_global: Tensor, v_global: Tensor, layout: Layout
@@ -53,7 +56,7 @@ class LongformerAttention(ScoreAttention):
         return longformer_attention(q, k, v, *of_global, layout, self.kernel_size, self.global_grid, *how)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = self.project(x)
+        q, k, v = split_parts(linear(x, self.qkv), 3, self.num_heads)
         x_global = x[:, global_tokens(layout, self.global_grid, x.device)]
         q_global = split_heads(self.q_global(x_global), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)

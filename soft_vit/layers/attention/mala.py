@@ -1,5 +1,7 @@
 """Magnitude-aware linear attention of MAViT (Fan et al. 2025, arXiv 2507.00698), as the released code computes it."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -14,7 +16,7 @@ class MALAttention(GatedRotaryAttention):
     queries sharper.
     """
 
-    cost: str = "N"
+    traits = replace(GatedRotaryAttention.traits, cost="N")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return mala_attention(q, k, v, layout)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     add_to_grid,
     depthwise_conv,
     grid_maps,
@@ -28,9 +29,8 @@ class MilaAttention(Attention):
     alone, the second columns. dim is a multiple of 4.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import check_choice
 from soft_vit.ops.performer import Kernel, default_num_features, orthogonal_random_features, performer_attention
@@ -25,10 +25,7 @@ class PerformerAttention(SelfAttention):
     The features are a buffer `projection` [M, d], drawn once and saved with the weights; `redraw` draws others.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
     projection: Tensor
 
     def __init__(

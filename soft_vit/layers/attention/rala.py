@@ -1,5 +1,7 @@
 """Rank-augmented linear attention of RAVLT (Fan et al. 2024, arXiv 2411.07635), as the released code computes it."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -14,7 +16,7 @@ class RALAttention(GatedRotaryAttention):
     tokens: one row for each head, not one for each token.
     """
 
-    cost: str = "N"
+    traits = replace(GatedRotaryAttention.traits, cost="N")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return rala_attention(q, k, v, layout)

@@ -6,9 +6,11 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, at_least
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, at_least
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.reformer import FACTOR_COLUMNS, MAX_FACTORS, lsh_attention
+
+NO_MASK = "its number of hash buckets depends on the number of tokens"
 
 
 class ReformerAttention(ScoreAttention):
@@ -24,13 +26,9 @@ class ReformerAttention(ScoreAttention):
     weights; `redraw` draws others.
     """
 
-    cost: str = "N log N"
-    key_is_query: ClassVar[bool] = True
-    needs_grid: bool = False
-    no_mask: str = "its number of hash buckets depends on the number of tokens"
+    traits = Traits("N log N", mask_refusal=NO_MASK, needs_grid=False, key_is_query=True)
+    projections: ClassVar[dict[str, str]] = {"qk": "q", "v": "v"}
     rotations: Tensor
-
-    projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}
 
     def __init__(self, dim: int, num_heads: int, *, num_rounds: int = 2, chunk_size: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

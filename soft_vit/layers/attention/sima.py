@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.sima import sima_attention
 
@@ -10,9 +10,7 @@ from soft_vit.ops.sima import sima_attention
 class SimpleAttention(SelfAttention):
     """`Q^ (K^^T V)`, each feature of Q^ and K^ having an l1 norm of one over all tokens; no softmax, no row sums."""
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return sima_attention(q, k, v, layout)

@@ -1,10 +1,10 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.landmarks import NO_MASK_ON_A_MAP, Limit, grid_limit
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.skyformer import skyformer_attention
@@ -23,8 +23,7 @@ class SkyformerAttention(SelfAttention):
     ridge: added to the diagonal before the solve, positive.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the landmarks"
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,
@@ -37,9 +36,9 @@ class SkyformerAttention(SelfAttention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if self.limit is None:
-            self.cost = "N^2/r^2 + N^3/r^6"
+            self.declare(cost="N^2/r^2 + N^3/r^6")
         check_ridge(ridge)
         self.ridge = ridge
 

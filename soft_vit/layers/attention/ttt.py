@@ -1,12 +1,12 @@
 """Vision test-time training: an inner model that one step trains on the tokens (Han et al. 2025, arXiv 2512.01643)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, window
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
@@ -24,9 +24,7 @@ class TTTAttention(Attention):
         is a multiple of 4 then.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
     def __init__(
         self,

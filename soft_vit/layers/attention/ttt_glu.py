@@ -6,7 +6,7 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits, merge_heads, split_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.ttt import trained_unit
 
@@ -19,9 +19,8 @@ class TTTGLUAttention(Attention):
     linear in V. It takes over the projections of a pretrained ViT.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import full_precision, in_backward
 from soft_vit.ops.vq import nearest_codes, vq_attention
@@ -29,9 +29,7 @@ class VQAttention(SelfAttention):
     A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor
@@ -95,7 +93,7 @@ class VQAttention(SelfAttention):
         """
         with full_precision(k):
             chosen = nearest_codes(k, self.codebook, layout)
-            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.zero_padded(k)).sum(0)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)
             dist.all_reduce(total)

@@ -5,13 +5,13 @@ head.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, depthwise_conv, merge_heads, split_heads
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.ops.layout import Layout
@@ -34,11 +34,7 @@ class VSSDAttention(Attention):
     d_state: channels of queries and keys.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but without neighbours in the convolution"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ def averaged_soft_attention(
     options = InverseOptions(inverse, normalize, newton_iters, ridge)
     limit = grid_limit("max_bottleneck", max_bottleneck, layout.sequence)
     scale, same = q.shape[-1] ** -0.25, k is q
-    q, v = q * scale, layout.keep(v)
+    q, v = q * scale, layout.zero_padded(v)
     maps = q.flatten(0, 1).mT[..., None]
     tokens, exist = average_tokens(maps, (at_least("sr_ratio", sr_ratio), 1), limit, layout)
     tokens = tokens.unflatten(0, q.shape[:2])
