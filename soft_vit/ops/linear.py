@@ -50,8 +50,7 @@ FEATURE_MAPS = {"elu": elu_features, "relu": relu_features}
 def feature_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHOLE, features: Features = "elu") -> Tensor:
     """Return `linear_attention` of q and k before their features, by the name of these.
 
-    features: `elu` for `elu + 1` (arXiv 2006.16236, Eq. 7), or `relu` (EfficientViT, Cai et al. 2022, arXiv
-        2205.14756).
+    features: `elu` for `elu + 1`, or `relu` (EfficientViT, Cai et al. 2022, arXiv 2205.14756).
     """
     return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))])
 

@@ -76,7 +76,7 @@ def performer_attention(
     """Attend by random features to all valid tokens, linear in N, at least fp32 inside.
 
     q, k, v: `[B, H, P + N, D]`; the result has v's shape and dtype. projection: `[M, D]`, which gets no gradient; for
-    None the same in all calls. kernel: `softmax` (Lemma 1) or `relu` (generalised attention).
+    None the same in all calls. kernel: `softmax` or `relu` (generalised attention).
     """
     check_choice("kernel", kernel, get_args(Kernel))
     projection = fixed_projection(q.shape[-1]) if projection is None else projection
