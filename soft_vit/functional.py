@@ -1,7 +1,6 @@
 """Attention as a function of queries, keys and values: `attention`, and `varlen_attention` for packed sequences.
 
-Letters: B batch, H heads, N queries, M keys, D channels of a query or key, Dv channels of a value; T tokens of S packed
-sequences.
+Letters: B batch, H heads, N queries, M keys, D channels of queries and keys, Dv of values, T tokens of S sequences.
 """
 
 from collections.abc import Callable

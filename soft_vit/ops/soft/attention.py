@@ -6,6 +6,8 @@ form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from soft_vit.ops.landmarks import Limit, average_tokens, grid_limit, isolate_missing
@@ -84,24 +86,14 @@ def use_triton(backend: Backend | None, device_type: str, unsupported: str | Non
 
 
 def averaged_soft_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    sr_ratio: int = 1,
-    max_bottleneck: Limit = 7,
-    inverse: Inverse = "newton",
-    newton_iters: int = 20,
-    ridge: float = 0.01,
-    normalize: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int = 1, max_bottleneck: Limit = 7, **others: Any
 ) -> Tensor:
     """Return `soft_attention` of q over `D^(1/4)` through averages of it, the bottleneck tokens.
 
     k: q itself, or keys `[B, H, N, D]`, whose kernel to the bottleneck tokens then gathers the values v. sr_ratio: side
-    of the window of a bottleneck token. max_bottleneck: the largest grid of them.
+    of the window of a bottleneck token. max_bottleneck: the largest grid of them. others: of `InverseOptions`.
     """
-    options = InverseOptions(inverse, normalize, newton_iters, ridge)
-    limit = grid_limit("max_bottleneck", max_bottleneck, layout.sequence)
+    options, limit = InverseOptions(**others), grid_limit("max_bottleneck", max_bottleneck, layout.sequence)
     scale, same = q.shape[-1] ** -0.25, k is q
     q, v = q * scale, layout.zero_padded(v)
     maps = q.flatten(0, 1).mT[..., None]
