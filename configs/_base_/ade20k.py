@@ -9,14 +9,14 @@ image_size = (512, 512)
 data_preprocessor = dict(type="SegmentationPreprocessor", size=image_size)
 
 train_pipeline = [
-    dict(type="SegRandomResize", scale=(2048, 512), ratio_range=(0.5, 2.0)),
+    dict(type="SegRandomResize", scale=image_size, max_ratio=4, ratio_range=(0.5, 2.0)),
     dict(type="SegRandomCrop", crop_size=image_size, cat_max_ratio=0.75),
     dict(type="SegRandomFlip", prob=0.5),
     dict(type="SegPhotometricDistortion"),
     dict(type="PackSegmentation"),
 ]
 test_pipeline = [
-    dict(type="SegResize", scale=(2048, 512)),
+    dict(type="SegResize", scale=image_size, max_ratio=4),
     dict(type="PackSegmentation"),
 ]
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import Any
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
@@ -17,6 +18,20 @@ SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", "
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
 SUFFIXES |= {".avif", ".heic", ".heif", ".j2k", ".jp2", ".pbm", ".pgm", ".pnm", ".ppm", ".qoi", ".tga"}
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
+# A grey image below this value is darker than a fourth of the range of 16 bits.
+_DARK = 2**14
+# Tags of TIFF: bits of a value, and the largest value.
+_BITS_PER_SAMPLE, _MAX_SAMPLE_VALUE = 258, 281
+# What shows an image of each EXIF orientation upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class BadImage(ValueError):
@@ -35,10 +50,10 @@ class LabelledImages:
     samples: list[tuple[Entry, int | tuple[int, ...]]]
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def load(self, entry: Entry) -> Image.Image:
-        """Return the image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
+    def load(self, entry: Entry, **options: Any) -> Image.Image:
+        """Return the image in a file, in RGB. Raises BadImage if it cannot be read. options: of `decode_image`."""
         with named(entry):
-            return decode_image(self.storage.read(entry))
+            return decode_image(self.storage.read(entry), **options)
 
     def summary(self) -> str:
         """Return a line about the files of each class and those left out."""
@@ -58,33 +73,48 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
+def decode_image(
+    data: bytes,
+    max_pixels: int | None = None,
+    *,
+    bits: int | None = None,
+    size: tuple[int, int] | None = None,
+    upright: bool | None = None,
+) -> Image.Image:
     """Return the first frame of an encoded image, in RGB. Raises BadImage.
 
-    max_pixels: refuse larger images before their pixels are decoded.
+    max_pixels: refuse larger images before their pixels are decoded. bits: see `to_rgb`.
 
-    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
-    refused. The image is turned as its EXIF orientation says. Pillow refuses more than 179 million pixels, against
-    decompression bombs.
+    Transparency is dropped; CMYK and palettes are converted. The image is turned as its EXIF orientation says. Pillow
+    refuses more than 179 million pixels, against decompression bombs.
+
+    size: (H, W) of its annotations, which may belong to the image as stored instead. upright: whether they belong to
+    the turned image (True) or to the stored one (False); by default their size decides, and an image for which both
+    have that size is refused.
     """
     try:
         image = Image.open(io.BytesIO(data))
         if max_pixels is not None and image.width * image.height > max_pixels:
             raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
-        # In formats other than TIFF, mode I holds 16 bits.
-        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
-            what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
-            raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
+        # Pillow turns a TIFF itself, and then removes the tag.
+        orientation = getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation)
+        pixels = to_rgb(image, bits)
         image.load()
+        left = None
         with suppress(Exception):
             # Damaged EXIF data do not make an image unreadable.
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode in _SIXTEEN_BITS:
-            # Pillow would clip at 255.
-            image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-        elif image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")
-        return image.convert("RGB")
+            left = image.getexif().get(ExifTags.Base.Orientation)
+        if (left or orientation) not in _TURNS:
+            return pixels
+        turned = pixels.transpose(_TURNS[left]) if left in _TURNS else pixels
+        if size is None or upright:
+            return turned
+        # Turning back by 90 degrees is turning in the other direction.
+        stored = pixels if left in _TURNS else pixels.transpose(_TURNS[{6: 8, 8: 6}.get(orientation, orientation)])
+        if upright is None and stored.size == turned.size == size[::-1]:
+            remedy = "set upright=True if annotations belong to the turned image, or upright=False"
+            raise BadImage(f"its EXIF data turn it, and its size does not change; {remedy} if to the stored one")
+        return stored if upright is False or stored.size == size[::-1] else turned
     except BadImage:
         raise
     except UnidentifiedImageError as error:
@@ -92,6 +122,46 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
+
+
+def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:
+    """Return an image of Pillow in RGB; of 16 bits, the upper 8 of the range of values.
+
+    bits: of the values in files of 16 bits, from 9 to 16; by default as many as a TIFF declares, else 16. Raises
+    BadImage for floats, for 32 bits, for values beyond this range, and for an image of 16 bits without `bits` that does
+    not reach a fourth of the range, since its values may have fewer bits.
+    """
+    # In formats other than TIFF, mode I holds 16 bits.
+    if image.mode == "F" or (image.mode == "I" and image.format in (None, "TIFF")):
+        what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
+        raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
+    if bits is not None and not 9 <= bits <= 16:
+        raise BadImage(f"bits must be from 9 to 16, got {bits}")
+    if image.mode not in _SIXTEEN_BITS:
+        # Pillow keeps the upper 8 of 16 bits of a colour.
+        halved = re.search(";16[BL]", str(getattr(image, "tile", "")))
+        if image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")
+        image = image.convert("RGB")
+        if halved and bits != 16:
+            _refuse_dark(256 * max(high for _, high in image.getextrema()), "save it with 8 bits")
+        return image
+    tags = getattr(image, "tag_v2", {})
+    top = 2 ** (bits or tags.get(_BITS_PER_SAMPLE, (16,))[0]) - 1
+    top = tags.get(_MAX_SAMPLE_VALUE, (top,))[0] if bits is None else top
+    # Pillow would clip at 255.
+    image = image.convert("I")
+    _, high = image.getextrema()
+    if high > top:
+        raise BadImage(f"its values reach {high}, more than {top} for bits={bits}")
+    if bits is None and top == 2**16 - 1:
+        _refuse_dark(high, f"set bits={max(high.bit_length(), 9)} in the data set or program, or save it with 8 bits")
+    return image.point(lambda value: value * (256 / (top + 1))).convert("L").convert("RGB")
+
+
+def _refuse_dark(high: int, remedy: str) -> None:
+    if 0 < high < _DARK:
+        raise BadImage(f"its 16-bit values reach only {high}, so their range is unknown; {remedy}, or set bits=16")
 
 
 def read_image(path: str | Path) -> Image.Image:

@@ -1,7 +1,7 @@
 """timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
-that call `create_staged`. `mila.py` is a short example.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
+`register_models`. `mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """

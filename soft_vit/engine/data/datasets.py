@@ -76,7 +76,7 @@ class ImageTree(ReadingDataset):
         return [info["gt_label"]] if "gt_label" in info else np.flatnonzero(info["gt_score"]).tolist()
 
     def read(self, info: dict) -> Image.Image:
-        return self.images.load(Entry(*info["entry"]))
+        return self.images.load(Entry(*info["entry"]), bits=self.bits)
 
     def pack(self, info: dict, content: Image.Image) -> Any:
         entry = Entry(*info.pop("entry"))
@@ -117,7 +117,7 @@ class TimmDataset(ReadingDataset):
         return [self.get_data_info(idx)["gt_label"]]
 
     def read(self, info: dict) -> Image.Image:
-        return self.images.image(info["position"])
+        return self.images.image(info["position"], self.bits)
 
     def pack(self, info: dict, content: Image.Image) -> Any:
         return self.pipeline({**info, "img": content})

@@ -96,14 +96,17 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     a folder that is not a class.
     """
     images = find_images(folder, "", classes=classes)
-    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
+    shown = shown_datasets(cfg)[0]
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
+        "bits": shown.get("bits"),
         "data_root": str(folder),
         "split": "",
         "classes": list(classes),
         "test_mode": True,
-        "pipeline": [transform for transform in pipeline if not type_name(transform).startswith("Load")],
+        "pipeline": [
+            transform for transform in shown.get("pipeline", []) if not type_name(transform).startswith("Load")
+        ],
     }
     for preprocessor in _preprocessors(cfg):
         if preprocessor.get("to_rgb"):
