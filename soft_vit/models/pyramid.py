@@ -28,6 +28,7 @@ from soft_vit.layers import (
     StageFusion,
     attention_class,
     attention_options,
+    map_to_tokens,
     resample_pos_embed,
     reversible_blocks,
     tokens_to_map,
@@ -104,7 +105,7 @@ class PyramidStage(nn.Module):
         """Return tokens `[B, P + N, C]`, P of them prefix tokens, and their map (H, W) for `[B, C_in, H_in, W_in]`."""
         x = self.patch_embed(x)
         B, _, H, W = x.shape
-        x = x.flatten(2).transpose(1, 2)
+        x = map_to_tokens(x)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))

@@ -214,6 +214,28 @@ def test_layers_are_called_unless_they_are_plain(family: str) -> None:
 def test_compiled(family: str, training: bool) -> None:
     """A graph without breaks computes the same, and the second takes any batch: below 16, oneDNN has other rules."""
     torch._dynamo.reset()
+# Far above rounding, and below the error of 1 of numbers that are read in another order than they are in memory.
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.3}
+
+
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, marks=[pytest.mark.slow] * (dtype != torch.float64)) for dtype in BOUNDS]
+)
+@every_family
+def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: torch.dtype) -> None:
+    """Of images in memory as they are decoded: rows, columns, channels."""
+    model, results = create(family).to(dtype), []
+    x = images(2, 40, 56).to(dtype).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    for parts in (x[:, None], x[None]):
+        given = [part.detach().requires_grad_() for part in parts]
+        logits = torch.cat([model(part) for part in given])
+        grads = torch.autograd.grad(logits.double().square().sum(), [*given, *model.parameters()])
+        of_images, of_parameters = torch.cat(grads[: len(given)]), grads[len(given) :]
+        results.append((logits, of_images, torch.cat([grad.flatten() for grad in of_parameters])))
+    for alone, together in zip(*results, strict=True):
+        assert relative_error(alone, together) <= BOUNDS[dtype]
+
+
     model, counter = create(family).train(training), CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, fullgraph=True, backend=counter)
     another_size = [(2, 64, 96)] * (family in FAMILIES and not training)
