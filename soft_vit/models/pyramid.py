@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint, register_model
+from timm.models import PretrainedCfg, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -33,6 +33,7 @@ from soft_vit.layers import (
     reversible_blocks,
     tokens_to_map,
 )
+from soft_vit.layers.recompute import checkpoint
 from soft_vit.layers.reversible import Block
 from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
