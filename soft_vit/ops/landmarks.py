@@ -70,15 +70,15 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
     return weights.to(like.dtype)
 
 
-def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tuple[Tensor, Tensor]:
-    """Return averages `[B, H, M, D]` over runs of the valid tokens of `[B, H, N, D]`, and which of them exist.
+def run_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) -> tuple[Tensor, Tensor]:
+    """Return averages over runs of the valid tokens of sequences `[B * H, D, N, 1]`: `[B * H, M, D]`.
 
     mask: bool `[B, N]`. An image has as many averages as runs of `length` valid tokens, at least one and at most
     limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone. The others are zero, and False in the
-    second result, `[B, M]`.
+    second result, bool `[B, M]`.
     """
-    size = max(1, x.shape[2] // length)
-    run = torch.arange(size if limit is None else min(size, limit), device=x.device)
+    x = maps.flatten(2).mT.unflatten(0, (mask.shape[0], len(maps) // max(1, mask.shape[0])))
+    run = torch.arange(reduced_grid(maps, (length, 1), limit)[0], device=x.device)
     tokens = mask.sum(1, keepdim=True)
     count = (tokens // length).clamp(min=1, max=run.shape[0])
     start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
@@ -86,7 +86,7 @@ def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tup
     inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
     # Where no token is valid, the one average is zero.
     weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
-    return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
+    return (weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0)).flatten(0, 1), exists
 
 
 def isolate_missing(landmarks: Tensor, exists: Tensor) -> Tensor:
@@ -109,15 +109,8 @@ def average_tokens(maps: Tensor, window: Size, limit: Size | None, layout: Layou
     tokens of a sequence are padding; they are zeros behind the others. Otherwise None.
     """
     if layout.grid_mask is not None:
-        return masked_averages(maps, layout.grid_mask, window[0], limit)
+        return run_averages(maps, layout.grid_mask, window[0], limit)
     return window_averages(maps, reduced_grid(maps, window, limit)).flatten(2).mT, None
-
-
-def masked_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) -> tuple[Tensor, Tensor]:
-    """Return `run_averages` of sequences as maps `[B * H, D, N, 1]` whose mask is `[B, N]`: `[B * H, M, D]`."""
-    tokens = maps.flatten(2).mT.unflatten(0, (mask.shape[0], len(maps) // max(1, mask.shape[0])))
-    tokens, exist = run_averages(tokens, mask, length, None if limit is None else limit[0])
-    return tokens.flatten(0, 1), exist
 
 
 def landmark_tokens(

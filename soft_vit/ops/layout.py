@@ -31,6 +31,12 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
 
 
+def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
+    # Not unbind of one permuted tensor, whose gradient is copied twice.
+    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
+
+
 def merge_heads(x: Tensor) -> Tensor:
     """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
     return x.transpose(1, 2).flatten(2)

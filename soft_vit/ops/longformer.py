@@ -12,18 +12,14 @@ from soft_vit.ops.softmax import dot_product_attention
 from soft_vit.ops.windows import window_attention
 
 
-def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the indices of the tokens at the centres of the cells of global_grid, `[G]`, without duplicates."""
+def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
+    """Return the indices `[G]` of all prefix tokens, then of those at the centres of the cells of global_grid."""
+    P, feat_size = layout.num_prefix_tokens, layout.feat_size
     rows, columns = (
         torch.tensor([(2 * i + 1) * length // (2 * count) for i in range(count)], device=device)
         for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
     )
-    return (rows[:, None] * feat_size[1] + columns).flatten()
-
-
-def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the indices of all prefix tokens and, after them, of the map's global tokens: `[G]`."""
-    P, positions = layout.num_prefix_tokens, global_positions(layout.feat_size, global_grid, device)
+    positions = (rows[:, None] * feat_size[1] + columns).flatten()
     return torch.cat([torch.arange(P, device=device), P + positions]) if P else positions
 
 

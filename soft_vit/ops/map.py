@@ -85,13 +85,7 @@ def phase_attention(
 
 
 def atrous_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    dilation: int,
-    dropout_p: float = 0.0,
-    fused: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dilation: int, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Return attention of each token to those at multiples of dilation from it, in y and in x.
 

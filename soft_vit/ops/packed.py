@@ -57,17 +57,14 @@ class Packing(NamedTuple):
 
     def total(self, x: Tensor) -> Tensor:
         """Return, for each chunk, the sum of x `[G, ...]` over the chunks of its sequence."""
-        return (
-            x.new_zeros(len(self.lengths), *x.shape[1:]).index_add(0, self.sequence, x).index_select(0, self.sequence)
-        )
+        sums = x.new_zeros(len(self.lengths), *x.shape[1:]).index_add(0, self.sequence, x)
+        return sums.index_select(0, self.sequence)
 
     def largest(self, x: Tensor) -> Tensor:
         """Return, for each chunk, the largest x `[G, ...]` of the chunks of its sequence."""
         index = self.sequence.view(-1, *[1] * (x.ndim - 1)).expand_as(x)
-        of_sequences = x.new_empty(len(self.lengths), *x.shape[1:]).scatter_reduce(
-            0, index, x, "amax", include_self=False
-        )
-        return of_sequences.index_select(0, self.sequence)
+        empty = x.new_empty(len(self.lengths), *x.shape[1:])
+        return empty.scatter_reduce(0, index, x, "amax", include_self=False).index_select(0, self.sequence)
 
     def chunks(self, x: Tensor) -> Tensor:
         """Lay tokens `[T, H, D]` out in chunks `[G, H, L, D]`, with zeros in places that are not tokens."""

@@ -12,13 +12,7 @@ from soft_vit.ops.soft.cholesky import cholesky_solve
 
 
 def skyformer_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    sr_ratio: int = 1,
-    max_landmarks: Limit = 7,
-    ridge: float = 0.01,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int = 1, max_landmarks: Limit = 7, ridge: float = 0.01
 ) -> Tensor:
     """Attend by `C(Q, S) (C(S, S) + ridge I)^-1 C(S, K)` with `C = exp(-||a - b||^2 / (2 sqrt(D)))`.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.embed import tokens_to_map
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, token_layout, window
+from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
 Rotate = Callable[[Tensor], Tensor]
@@ -31,12 +31,6 @@ def pad_to_window(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Pad maps `[..., Y, X]` with zeros to the size of a window, where they are smaller."""
     below, right = max(0, size[0] - maps.shape[-2]), max(0, size[1] - maps.shape[-1])
     return F.pad(maps, (0, right, 0, below)) if below or right else maps
-
-
-def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
-    """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
-    # Not unbind of one permuted tensor, whose gradient is copied twice.
-    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.ops.bigbird import bigbird_attention
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least
 
 NO_MASK = "its random blocks depend on the number of tokens"
 

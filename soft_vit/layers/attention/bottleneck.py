@@ -8,9 +8,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import at_least, pad_to_window
-from soft_vit.ops.landmarks import Size, masked_averages, reduced_grid, window_averages
+from soft_vit.layers.attention.base import pad_to_window
+from soft_vit.ops.landmarks import Size, reduced_grid, run_averages, window_averages
 from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.numerics import at_least
 from soft_vit.ops.sizes import same_size
 
 
@@ -43,7 +44,7 @@ def conv_tokens(
     if layout.grid_mask is not None:
         end = window[0] * torch.arange(1, tokens.shape[2] + 1, device=tokens.device)
         whole = end <= layout.grid_mask.sum(1, keepdim=True).clamp(min=window[0])
-        return masked_averages(tokens, whole, 1, limit)
+        return run_averages(tokens, whole, 1, limit)
     if not same_size(tokens.shape[-2:], grid):
         tokens = window_averages(tokens, grid)
     return tokens.flatten(2).mT, None

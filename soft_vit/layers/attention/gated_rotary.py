@@ -9,19 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    Traits,
-    add_to_grid,
-    depthwise_conv,
-    grid_maps,
-    merge_heads,
-    split_parts,
-)
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.softmax import softmax_attention
@@ -46,7 +37,7 @@ class GatedRotaryAttention(Attention):
     The convolution is depthwise, 5 x 5.
     """
 
-    traits = Traits(prefix="as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
     projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
     def __init__(

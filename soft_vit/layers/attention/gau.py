@@ -8,12 +8,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least
+from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.chunked import computes_parts
 from soft_vit.ops.gau import linear_unit, quadratic_unit
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import check_choice
+from soft_vit.ops.numerics import at_least, check_choice
 
 Form = Literal["quadratic", "linear"]
 

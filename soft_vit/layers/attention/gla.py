@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, split_heads
-from soft_vit.layers.attention.local_conv import depthwise_conv, grid_maps
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, grid_maps
 from soft_vit.layers.embed import map_to_tokens
 from soft_vit.ops.gated import gated_linear_attention
-from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.layout import Layout, split_heads
+from soft_vit.ops.numerics import at_least, at_least_float32
 
 # Gates are the sigmoid to the power of one over this, so that they begin close to one.
 GATE_POWER = 16

@@ -8,9 +8,9 @@ from typing import Any
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, add_to_grid, grid_maps, window
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, add_to_grid, grid_maps
 from soft_vit.ops.inline import KERNEL, convolve_each_image, inline_attention, mean_token
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, window
 
 
 class InLineAttention(SelfAttention):

@@ -7,10 +7,10 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.layers.embed import interpolate_maps
 from soft_vit.ops.layout import FeatSize, Layout, as_map
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.numerics import at_least, at_least_float32
 from soft_vit.ops.sizes import same_size
 from soft_vit.ops.softmax import dot_product_attention
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least
 from soft_vit.ops.windows import local_attention
 
 

@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import at_least, depthwise_conv, grid_maps, split_heads
+from soft_vit.layers.attention.base import depthwise_conv, grid_maps
 from soft_vit.layers.embed import channels_last, tokens_to_map
 from soft_vit.layers.plain import is_plain
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, split_heads
+from soft_vit.ops.numerics import at_least
 
 
 def local_conv(

@@ -5,11 +5,11 @@ from typing import Any
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.landmarks import grid_limit
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, split_heads, split_parts
 from soft_vit.ops.longformer import global_tokens, longformer_attention
 
 NO_MASK = "its global tokens are at fixed positions of the full map"

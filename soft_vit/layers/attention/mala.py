@@ -1,7 +1,5 @@
 """Magnitude-aware linear attention of MAViT (Fan et al. 2025, arXiv 2507.00698), as the released code computes it."""
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -15,8 +13,6 @@ class MALAttention(GatedRotaryAttention):
     Queries and keys are features `elu + 1`, R rotates by position, and `z_i = q_i . mean_j(k_j) / sqrt(d)` makes longer
     queries sharper.
     """
-
-    traits = replace(GatedRotaryAttention.traits, cost="N")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return mala_attention(q, k, v, layout)

@@ -4,19 +4,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    Traits,
-    add_to_grid,
-    depthwise_conv,
-    grid_maps,
-    merge_heads,
-    split_heads,
-    split_parts,
-)
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts
 from soft_vit.ops.rotary_linear import mila_attention
 
 

@@ -5,11 +5,11 @@ from typing import Any, get_args
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.ops.landmarks import NO_MASK_ON_A_MAP, Landmarks, Limit, grid_limit
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import check_choice
+from soft_vit.ops.numerics import at_least, check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 
@@ -43,9 +43,8 @@ class NystromAttention(SelfAttention):
         super().__init__(dim, num_heads, **options)
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
-        if self.limit is None:
-            self.declare(cost="N^2/r^2 + N^3/r^6")
+        cost = "N" if self.limit else "N^2/r^2 + N^3/r^6"
+        self.declare(cost=cost, mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = at_least("iters", iters, 0)
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))

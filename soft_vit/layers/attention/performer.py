@@ -6,9 +6,9 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import check_choice
+from soft_vit.ops.numerics import at_least, check_choice
 from soft_vit.ops.performer import Kernel, default_num_features, orthogonal_random_features, performer_attention
 
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import FeatSize, Layout, as_map
+from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 NO_MASK = "its encoding of keys belongs to positions"

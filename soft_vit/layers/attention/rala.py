@@ -1,7 +1,5 @@
 """Rank-augmented linear attention of RAVLT (Fan et al. 2024, arXiv 2411.07635), as the released code computes it."""
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
@@ -15,8 +13,6 @@ class RALAttention(GatedRotaryAttention):
     Queries and keys are features `elu + 1`, and R rotates by position. The weights `a` of the keys are a softmax over
     tokens: one row for each head, not one for each token.
     """
-
-    traits = replace(GatedRotaryAttention.traits, cost="N")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return rala_attention(q, k, v, layout)

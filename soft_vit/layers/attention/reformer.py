@@ -6,8 +6,9 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, at_least
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least
 from soft_vit.ops.reformer import FACTOR_COLUMNS, MAX_FACTORS, lsh_attention
 
 NO_MASK = "its number of hash buckets depends on the number of tokens"

@@ -26,19 +26,12 @@ class SkyformerAttention(SelfAttention):
     traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        max_landmarks: Limit = 7,
-        ridge: float = 0.01,
-        **options: Any,
+        self, dim: int, num_heads: int, *, max_landmarks: Limit = 7, ridge: float = 0.01, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
-        if self.limit is None:
-            self.declare(cost="N^2/r^2 + N^3/r^6")
+        cost = "N" if self.limit else "N^2/r^2 + N^3/r^6"
+        self.declare(cost=cost, mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         check_ridge(ridge)
         self.ridge = ridge
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.layers.plain import is_plain
@@ -22,8 +22,8 @@ from soft_vit.ops.landmarks import (
     isolate_missing,
     random_tokens,
 )
-from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import at_least_float32, check_choice
+from soft_vit.ops.layout import FeatSize, Layout, split_heads, window
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice
 from soft_vit.ops.soft.attention import soft_attention_with_options
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 
@@ -153,11 +153,10 @@ class SoftAttention(Attention):
             self.sr_ratio = min(sr_ratio, min(feat_size) // rows)
         if self.limit is not None:
             self.declare(cost="N")
-        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
+        refusal = None if self.sequence else NO_MASK_ON_A_MAP
         if sampling not in ("conv", "avg"):
-            self.declare(
-                mask_refusal=f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
-            )
+            refusal = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+        self.declare(mask_refusal=refusal)
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
@@ -180,10 +179,8 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps, exist = (
-            layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size),
-            None,
-        )
+        maps = layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size)
+        exist = None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))

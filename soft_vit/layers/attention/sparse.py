@@ -4,10 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import sparse_attention
+from soft_vit.ops.numerics import at_least
 
 NO_MASK = "its dilation depends on the number of tokens; set dilation, such as 4"
 

@@ -6,19 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    Traits,
-    merge_heads,
-    pad_to_window,
-    split_heads,
-    split_parts,
-    window,
-)
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, pad_to_window
 from soft_vit.layers.embed import tokens_to_map
 from soft_vit.ops.landmarks import window_averages
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts, window
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7

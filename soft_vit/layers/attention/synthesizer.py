@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.ops.layout import FeatSize, Layout, as_map
+from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, check_choice
 
 NO_MASK = "its learned scores belong to positions"

@@ -6,9 +6,9 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, window
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.ttt import conv_branch, gated_branch
 

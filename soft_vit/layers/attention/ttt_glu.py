@@ -6,8 +6,8 @@ import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits, merge_heads, split_parts
-from soft_vit.ops.layout import Layout
+from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits
+from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.ttt import trained_unit
 
 

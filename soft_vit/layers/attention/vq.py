@@ -10,9 +10,9 @@ import torch.distributed as dist
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import full_precision, in_backward
+from soft_vit.ops.numerics import at_least, full_precision, in_backward
 from soft_vit.ops.vq import nearest_codes, vq_attention
 
 # A code with fewer keys than this in its moving average is reset to a key of the batch.

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.layout import Layout, merge_heads, split_heads
+from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.vssd import vssd_attention
 
 # Bounds of the first step sizes.

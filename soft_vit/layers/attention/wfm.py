@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, window, zero_padding
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.ops.inline import KERNEL, convolve_each_image
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.ttt import damped_step
 
