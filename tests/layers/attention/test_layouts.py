@@ -197,9 +197,7 @@ def test_options_of_queries_and_keys(kind: str) -> None:
             with replaced_attend(module, partial(record, module.attend, seen, name)):
                 module(x, feat_size, prefix)
         flat = [part.transpose(1, 2).flatten(2) for part in seen["plain"]]
-        # The kernel of `gaussian` divides its one projection before it is called.
-        scale = attn.head_dim**0.25 if attn.traits.key_is_query else 1.0
-        expected = [prepared(scale * flat[0], attn.q_conv, attn.traits.key_is_query, prefix, grid) / scale]
+        expected = [prepared(flat[0], attn.q_conv, attn.traits.key_is_query, prefix, grid)]
         if not attn.traits.key_is_query:
             expected.append(prepared(flat[1], attn.k_conv, True, prefix, grid))
         for found, value in zip(seen["found"][: len(expected)], expected, strict=True):
