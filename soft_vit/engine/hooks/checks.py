@@ -41,12 +41,9 @@ def require_batches(loader: Any, model: nn.Module) -> None:
     loader: the training data. model: a classifier with a timm model.
     """
     batches = loader.batch_sampler
-    single = batches.batch_size == 1 or len(batches.sampler) % batches.batch_size == 1
-    if not single or (batches.batch_size > 1 and batches.drop_last):
-        return
-    inputs = loader.dataset[0].get("inputs")
-    # Other tasks have maps of more than one position.
-    if not isinstance(inputs, Tensor) or not hasattr(model, "model"):
+    single = batches.batch_size == 1 or (not batches.drop_last and len(batches.sampler) % batches.batch_size == 1)
+    inputs = loader.dataset[0].get("inputs") if single and hasattr(model, "model") else None
+    if not isinstance(inputs, Tensor):
         return
     try:
         network = copy.deepcopy(model).train().model.to("meta")
