@@ -151,7 +151,7 @@ def _soft(
     tokens = tokens.unflatten(0, q.shape[:2])
     if exist is not None:
         tokens = isolate_missing(tokens, exist)
-    v = layout.keep(v)
+    v = layout.zero_padded(v)
     if same:
         return soft_attention(q, tokens, v, inverse, normalize, newton_iters, ridge)
     with full_precision(q):
@@ -264,7 +264,7 @@ OPERATORS: dict[str, Operator] = {
 }
 FUNCTIONAL_KINDS = tuple(OPERATORS)
 """The attention types of `attention`."""
-CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].takes_context)
+CROSS_KINDS = tuple(kind for kind in OPERATORS if ATTENTIONS[kind].traits.takes_context)
 """Those of them whose keys may be other tokens than queries."""
 PACKED_KINDS = tuple(kind for kind, operator in OPERATORS.items() if operator.packed)
 """The attention types of `varlen_attention`."""
@@ -314,8 +314,8 @@ def attention(
         if not torch.compiler.is_compiling() and not mask.any(1).all():
             raise ValueError("key_padding_mask must have at least one True in each row.")
         # NaN in padding must not reach others, also by landmarks of queries.
-        same, key, value = key is query, layout.keep(key), layout.keep(value)
-        query = query if kind in CROSS_KINDS else key if same else layout.keep(query)
+        same, key, value = key is query, layout.zero_padded(key), layout.zero_padded(value)
+        query = query if kind in CROSS_KINDS else key if same else layout.zero_padded(query)
     q, k = _rescale(query, key, scale, kind)
     return operator.attend(q, k, value, layout, **options)
 

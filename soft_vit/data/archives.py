@@ -185,11 +185,11 @@ def require_storage(root: Path, name: str) -> Storage:
 
 
 def open_storage(path: Path) -> Storage | None:
-    """Return the folder at a path, or the TAR or ZIP of its name; None if neither exists."""
+    """Return the folder or the archive at a path, or the TAR or ZIP of its name; None if there is none."""
     if path.is_dir():
         return FolderStorage(path)
     for suffix, kind in ((".tar", TarStorage), (".zip", ZipStorage)):
-        archive = path.with_name(path.name + suffix) if path.name else path
-        if archive.is_file():
-            return kind(archive)
+        for archive in (path, path.with_name(path.name + suffix) if path.name else path):
+            if archive.suffix.lower() == suffix and archive.is_file():
+                return kind(archive)
     return None

@@ -25,16 +25,17 @@ from typing import Any
 import numpy as np
 import timm
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope, Registry
+from mmengine.registry import HOOKS, LOOPS, MODELS, DefaultScope, Registry
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
+from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate, start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
-from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
+from soft_vit.engine.resume.read import require_checkpoint
+from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
 from soft_vit.registry import DATASETS
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
@@ -91,6 +92,9 @@ _ADDED_HOOKS = {
     "stop": {"type": "StopHook"},
     "throughput": {"type": "ThroughputHook"},
 }
+# Counts of steps, epochs or images, by name.
+_COUNTS = {"accumulative_counts", "batch_size", "feature_redraw_interval", "interval", "max_epochs", "max_iters"}
+_COUNTS |= {"val_interval"}
 # Modules that saved configs of earlier versions import, and the modules that replace them.
 _MOVED = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
 # Default hooks that MMEngine itself leaves out if they are None.
@@ -140,6 +144,7 @@ def resolve(
         _use_amp(cfg)
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    fit_processes(cfg, launcher)
     if tested is None:
         _choose_checkpoint(cfg, resume, say)
     else:
@@ -155,11 +160,11 @@ def resolve(
     check_task(cfg)
 
     fit_loaders(cfg)
-    fit_processes(cfg, launcher)
     if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
         scale_learning_rate(cfg, say)
 
     _check_options(cfg, options)
+    _check_entries(cfg)
     return cfg
 
 
@@ -209,6 +214,23 @@ def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
         key = option.partition(".")[0]
         if key not in _READ_BY_RUNNER and not (key in _SHARED and _reaches(cfg, key)):
             raise ValueError(f"An option must change the run, got {option}, which is not read.")
+
+
+def _check_entries(cfg: Config) -> None:
+    """Raise ValueError for a count, or an argument of a hook or a loop, that would end the run after its first step."""
+    for place, entry in entries(cfg):
+        for key in _COUNTS & entry.keys():
+            value, lowest = entry[key], -1 if key == "interval" else 1
+            if value is not None and not (type(value) is int and value >= lowest and value != 0):
+                raise ValueError(f"{place}.{key} must be a positive int, got {value!r}.".lstrip("."))
+    hooks = [*(cfg.get("default_hooks") or {}).items(), *enumerate(cfg.get("custom_hooks") or ())]
+    parts = [(f"hook {name}", hook, HOOKS) for name, hook in hooks] + [("train_cfg", cfg.get("train_cfg"), LOOPS)]
+    for place, entry, registry in parts:
+        cls = class_of(entry, registry) if isinstance(entry, dict) else None
+        names, complete = _arguments(cls) if cls else (set(), False)
+        unknown = sorted(entry.keys() - names - {"type", "priority"}) if complete else []
+        if unknown:
+            raise ValueError(f"{place} must have arguments of {cls.__name__}, got {unknown[0]}.")
 
 
 def _reaches(cfg: Config, name: str) -> bool:
@@ -304,14 +326,18 @@ def _hold_out(cfg: Config) -> None:
 
 
 def _takes_data_root(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a data set has the argument `data_root`, itself or in a base class that gets its `**kwargs`."""
-    if "data_root" in dataset:
-        return True
-    for cls in inspect.getmro(class_of(dataset, DATASETS) or object):
-        parameters = inspect.signature(cls.__init__).parameters
-        if "data_root" in parameters or all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            return "data_root" in parameters
-    return False
+    return "data_root" in dataset or "data_root" in _arguments(class_of(dataset, DATASETS) or object)[0]
+
+
+def _arguments(cls: type) -> tuple[set[str], bool]:
+    """Return the arguments of a class and of bases that get its `**kwargs`, and whether these are all."""
+    names: set[str] = set()
+    for base in inspect.getmro(cls):
+        parameters = inspect.signature(base.__init__).parameters
+        names |= parameters.keys()
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
+            return names, True
+    return names, False
 
 
 def _count_classes(cfg: Config) -> int | None:
@@ -424,13 +450,13 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
     if resume is None and cfg.get("resume") and not cfg.get("load_from"):
         # As in MMEngine.
         resume = "auto"
-    if resume == "auto":
-        newest = find_newest_checkpoint(cfg.work_dir)
-        if newest is None:
+    if resume == "auto" or restarting_launcher():
+        start_processes(cfg)
+        asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
+        if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
             say(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
-        resume = newest and str(newest)
-        cfg.resume = False
+            cfg.resume = False
     if resume is not None:
         cfg.load_from, cfg.resume = resume, True
     if cfg.get("load_from"):

@@ -141,7 +141,8 @@ def evaluate(
             asked |= dict(pretrained=pretrained if named else None)
             write_atomically(out, _json(metrics, asked).encode())
         if several and per_class is not None:
-            rows = zip(_classes(runner), [f"{value:.2f}" for value in found["multi-label/AP_classwise"]], strict=True)
+            values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in found["multi-label/AP_classwise"]]
+            rows = zip(_classes(runner), values, strict=True)
             write_atomically(per_class, csv_table(["class", "average precision"], rows).encode())
         elif per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)

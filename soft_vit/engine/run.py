@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
@@ -19,7 +18,9 @@ from mmengine.runner import Runner
 from soft_vit.engine.config import class_of, resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import TimmDataset
+from soft_vit.engine.machine import start_processes
 from soft_vit.engine.resume.lock import only_run_in
+from soft_vit.engine.resume.restart import note_launchers
 from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
 
@@ -114,6 +115,7 @@ def train(
         for sentence in said:
             runner.logger.info(sentence)
         with only_run_in(runner.work_dir) if is_main_process() else nullcontext():
+            note_launchers(runner.work_dir)
             runner.train()
     return _result(runner)
 
@@ -131,9 +133,7 @@ class _QuietRunner(Runner):
 
 def build_runner(cfg: Config) -> Runner:
     """Return MMEngine's Runner for a resolved config; for several CPU processes, start their process group."""
-    if cfg.launcher == "pytorch" and not torch.cuda.is_available() and not torch.distributed.is_initialized():
-        # MMEngine would choose NCCL.
-        torch.distributed.init_process_group("gloo")
+    start_processes(cfg)
     run = next(_runs_in_this_process)
     if run and cfg.get("experiment_name") is None:
         # Two runs of one name that begin in the same second would share MMEngine's logs.

@@ -19,7 +19,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from soft_vit import swap_attention
-from soft_vit.layers.token_map import TokenMap
+from soft_vit.layers.token_grid import TokenGrid
 from soft_vit.text_tables import one_line
 from soft_vit.weights.load import model_of_file
 
@@ -75,10 +75,10 @@ class Backbone(nn.Module):
         """Call the swapped attention of a block with the arguments that another received, within a forward of x."""
         kwargs = dict(kwargs)
         if not self.of_timm:
-            kwargs["token_map"] = TokenMap(self.feat_size(x), 0)
-        elif not isinstance(kwargs.get("attn_mask"), TokenMap):
-            token_map = TokenMap(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
-            kwargs["attn_mask"] = token_map
+            kwargs["grid"] = self.feat_size(x)
+        elif not isinstance(kwargs.get("attn_mask"), TokenGrid):
+            grid = TokenGrid(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
+            kwargs["attn_mask"] = grid
         return first(self.attention(block)(*args, **kwargs))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
-that call `create_staged`. `mila.py` is a short example.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
+`register_models`. `mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -510,15 +511,32 @@ def create_staged(
     return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=arguments, **kwargs)
 
 
-def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
-
-    For names that combine an attention and a size; other models have a function in the file of their family.
-    """
+def register_named(name: str, create: Callable[..., nn.Module]) -> None:
+    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of a name, in the module of create."""
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         return create(name, pretrained, **kwargs)
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
-    return register_model(entrypoint)
+    setattr(sys.modules[create.__module__], name, register_model(entrypoint))
+
+
+def register_models(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    prefix: str = "",
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+) -> None:
+    """Register models of a class with timm: those names of `models`, with their arguments, that begin with the prefix.
+
+    feature_indices: stages that `features_only` returns by default.
+    """
+
+    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+
+    create.__module__ = cls.__module__
+    for name in models:
+        if name.startswith(prefix):
+            register_named(name, create)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -24,17 +23,17 @@ from soft_vit.models.base import (
     Stage,
     StagedModel,
     check_stages,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
     pad_to_multiple,
+    register_models,
 )
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.weights.adapter import Adapter
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["MILA"]
 
 
@@ -184,24 +183,4 @@ default_cfgs = make_default_cfgs(
     MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
 )
 
-
-def _create_mila(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(MILA, name, pretrained, MILA_MODELS[name], **kwargs)
-
-
-@register_model
-def mlla_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, tiny; keyword arguments of `MILA`."""
-    return _create_mila("mlla_tiny", pretrained, **kwargs)
-
-
-@register_model
-def mlla_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, small; keyword arguments of `MILA`."""
-    return _create_mila("mlla_small", pretrained, **kwargs)
-
-
-@register_model
-def mlla_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, base; keyword arguments of `MILA`."""
-    return _create_mila("mlla_base", pretrained, **kwargs)
+register_models(MILA, MILA_MODELS)

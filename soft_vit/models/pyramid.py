@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint, register_model
+from timm.models import PretrainedCfg, checkpoint
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from soft_vit.weights.load import SOURCES
 from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.spec import ModelSpec
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
 STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
@@ -261,7 +261,7 @@ class PyramidViT(base.StagedModel):
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         attentions = stage_attentions(attention, stage4, len(depths))
-        needs_grid = attention_class(attentions[-1]).needs_grid
+        needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
             raise ValueError(
                 f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
@@ -442,11 +442,13 @@ def _timm_name(attention: str, size: str) -> str:
     return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
 
 
+def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
+    sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
+    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+
+
 def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models: dict[str, dict[str, Any]] = {}
-    for attention in ATTENTIONS:
-        for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
-            models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
+    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
     for size, arguments in PYRAMID_SIZES.items():
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
@@ -477,7 +479,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return base.imagenet_cfg(
         min_input_size=(3, 32, 32),
         first_conv="stages.0.patch_embed.0.conv",
-        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
+        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).traits.fixed_grid,
         license="mit",
         paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
     )
@@ -513,91 +515,14 @@ def _with_weights(name: str, attention: str | None) -> str:
     return normalised
 
 
-@register_model
-def soft_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_huge", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
-
-
-# All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
-    if _name not in globals():
-        globals()[_name] = base.register_named(_name, _create_pyramid)
+    base.register_named(_name, _create_pyramid)
+
+
+def register_pyramids(attention: str) -> None:
+    """Register the pyramids with an attention type that is not the package's."""
+    models = _pyramids(attention)
+    PYRAMID_MODELS.update(models)
+    default_cfgs.update(base.make_default_cfgs(models, _cfg))
+    for name in models:
+        base.register_named(name, _create_pyramid)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import DropPath
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import mlp
@@ -23,15 +22,15 @@ from soft_vit.models.base import (
     Stage,
     StagedModel,
     check_stages,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
+    register_models,
 )
 from soft_vit.ops.rotary import rotary_angles
-from soft_vit.weights.adapter import Adapter
+from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
@@ -120,16 +119,6 @@ class Block(nn.Module):
         x = conv_shortcut(x, self.pos)
         x = torch.addcmul(x, self.gamma_1, self.drop_path(tokens_to_map(self.attn(self.norm1(x), size), size)))
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
-
-
-def from_conv(weight: Tensor) -> Tensor:
-    """Return the weight `[C_out, C_in]` of a linear layer that is released as a 1 x 1 convolution."""
-    return weight.flatten(1) if weight.shape[2:] == (1, 1) else weight
-
-
-def to_conv(weight: Tensor) -> Tensor:
-    """Invert `from_conv`."""
-    return weight[:, :, None, None] if weight.ndim == 2 else weight
 
 
 def rotary_buffers(model: "RAVLT") -> dict[str, Tensor]:
@@ -228,30 +217,4 @@ default_cfgs = make_default_cfgs(
     RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
 )
 
-
-def _create_ravlt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(RAVLT, name, pretrained, RAVLT_MODELS[name], **kwargs)
-
-
-@register_model
-def ravlt_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-T; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_t", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-S; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_s", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-B; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_b", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-L; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_l", pretrained, **kwargs)
+register_models(RAVLT, RAVLT_MODELS)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, RmsNorm2d, register_notrace_module, trunc_normal_
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
@@ -22,7 +21,7 @@ from soft_vit.layers.attention.gla import GatedLinearAttention
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
 
 
@@ -160,34 +159,35 @@ class ViG(base.StagedModel):
                 weights[name] = base.resample_pos_embed(weights[name], grid, own, mode="bicubic")
 
 
+PYRAMID_NAMES = {
+    "classifier.norm.*": "norm.*",
+    "classifier.head.*": "head.*",
+    "patch_embed.0.*": "patch_embed.0.*",
+    "patch_embed.2.*": "patch_embed.2.*",
+    # Of older files.
+    "patch_embed.proj.*": "patch_embed.0.*",
+    "patch_embed.norm.*": "patch_embed.2.*",
+    "**.op.o_proj.*": "**.attn.proj.*",
+    "**.op.**": "**.attn.**",
+    "**.norm.*": "**.attn_norm.*",
+    "**.norm2.*": "**.mlp_norm.*",
+    "**.mlp.fc1.*": "**.mlp.gate_proj.*",
+    "**.mlp.fc2.*": "**.mlp.down_proj.*",
+    # Of older files.
+    "**.self_attention.o_proj.*": "**.attn.proj.*",
+    "**.self_attention.**": "**.attn.**",
+    "**.ln_1.*": "**.attn_norm.*",
+    "**": "**",
+}
+
+
 class ViGH(base.StagedModel):
     """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32; each stride of 2 rounds the map up.
 
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    adapter = Adapter(
-        {
-            "classifier.norm.*": "norm.*",
-            "classifier.head.*": "head.*",
-            "patch_embed.0.*": "patch_embed.0.*",
-            "patch_embed.2.*": "patch_embed.2.*",
-            # Of older files.
-            "patch_embed.proj.*": "patch_embed.0.*",
-            "patch_embed.norm.*": "patch_embed.2.*",
-            "**.op.o_proj.*": "**.attn.proj.*",
-            "**.op.**": "**.attn.**",
-            "**.norm.*": "**.attn_norm.*",
-            "**.norm2.*": "**.mlp_norm.*",
-            "**.mlp.fc1.*": "**.mlp.gate_proj.*",
-            "**.mlp.fc2.*": "**.mlp.down_proj.*",
-            # Of older files.
-            "**.self_attention.o_proj.*": "**.attn.proj.*",
-            "**.self_attention.**": "**.attn.**",
-            "**.ln_1.*": "**.attn_norm.*",
-            "**": "**",
-        }
-    )
+    adapter = Adapter(PYRAMID_NAMES)
 
     def __init__(
         self,
@@ -240,46 +240,5 @@ def _cfg(name: str) -> dict[str, Any]:
 
 default_cfgs = base.make_default_cfgs(VIG_MODELS, _cfg)
 
-
-def _create_vig(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(ViG, name, pretrained, PLAIN_MODELS[name], feature_indices=3, **kwargs)
-
-
-def _create_vig_h(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(ViGH, name, pretrained, PYRAMID_MODELS[name], **kwargs)
-
-
-@register_model
-def vig_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, tiny; keyword arguments of `ViG`."""
-    return _create_vig("vig_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vig_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, small; keyword arguments of `ViG`."""
-    return _create_vig("vig_small", pretrained, **kwargs)
-
-
-@register_model
-def vig_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, base; keyword arguments of `ViG`."""
-    return _create_vig("vig_base", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, tiny; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, small; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_small", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, base; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_base", pretrained, **kwargs)
+base.register_models(ViG, PLAIN_MODELS, feature_indices=3)
+base.register_models(ViGH, PYRAMID_MODELS)

@@ -8,20 +8,20 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, ClassVar
 
 import timm.models.vision_transformer as timm_vit
-from timm.models import generate_default_cfgs
+from timm.models import DefaultCfg, generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
-from soft_vit.layers.follow_map import FollowsMap, follow_map
+from soft_vit.layers.grid_vit import GridViT, follow_grid
 from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import resample_vit
 
-# `register_named` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -42,15 +42,11 @@ def vit_name(attention: str, size: str) -> str:
     return f"{attention}_vit_{size}_patch16"
 
 
-VIT_MODELS: dict[str, dict[str, Any]] = {
-    vit_name(kind, size): dict(arguments, attention=kind)
-    for kind in ATTENTIONS
-    for size, arguments in VIT_SIZES.items()
-}
+VIT_MODELS: dict[str, dict[str, Any]] = {}
 """Arguments of every named model."""
 
 
-class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
+class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # GridViT only binds blocks
     """timm's VisionTransformer with one of the attentions in every block; images `[B, in_chans, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
@@ -76,7 +72,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         img_size = base.check_image_size(img_size)
         kind = attention_class(attention)
         if class_token is None:
-            class_token = not kind.needs_grid and kind is not NoAttention
+            class_token = not kind.traits.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
@@ -93,7 +89,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
-        follow_map(self)
+        follow_grid(self, (module for module in self.modules() if isinstance(module, ViTAttention)))
         base.add_img_size_hooks(self)
 
     @property
@@ -118,14 +114,17 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         resample_vit(self, weights, prefix, img_size)
 
 
-default_cfgs = generate_default_cfgs(
-    {name: base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
-)
+default_cfgs: dict[str, DefaultCfg] = {}
 
 
-def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
+def register_vits(kind: str) -> None:
+    """Register the ViTs with an attention type."""
+    models = {vit_name(kind, size): dict(arguments, attention=kind) for size, arguments in VIT_SIZES.items()}
+    VIT_MODELS.update(models)
+    cfg = base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit")
+    default_cfgs.update(generate_default_cfgs(dict.fromkeys(models, cfg)))
+    base.register_models(AttentionViT, models, feature_indices=3)
 
 
-for _name in VIT_MODELS:
-    globals()[_name] = base.register_named(_name, _create_vit)
+for _kind in ATTENTIONS:
+    register_vits(_kind)

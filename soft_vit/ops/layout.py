@@ -4,7 +4,7 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows 
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
+def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
     """Return tokens `[B, H, N, D]` with fill where token_mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
 
@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     feat_size: tuple[int, int]
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
-    """Bool `[B, P + N]`, True where a token counts; None if all do."""
+    """Bool `[B, P + N]`, True for valid tokens; None if all are."""
 
     @property
     def key_mask(self) -> Tensor | None:
@@ -59,9 +59,9 @@ class Layout(NamedTuple):
         # Not F.pad: the memory format of its gradient differs from what graphs of symbolic sizes expect.
         return torch.cat([x.new_zeros(*x.shape[:-2], self.num_prefix_tokens, x.shape[-1]), x], dim=-2)
 
-    def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
+    def zero_padded(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Return tokens `[B, H, P + N, D]` with fill for padding."""
-        return fill_masked(x, self.token_mask, fill)
+        return fill_padding(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
         """Count the tokens of x `[B, H, P + N, D]` without padding: an int, or `[B, 1, 1, 1]` of at least fp32."""
@@ -69,18 +69,23 @@ class Layout(NamedTuple):
 
 
 def token_layout(
-    x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, no_mask: str
+    x: Tensor,
+    feat_size: FeatSize,
+    num_prefix_tokens: int,
+    mask: Tensor | None,
+    sequence: bool,
+    mask_refusal: str | None,
 ) -> Layout:
     """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,), not (Y, X). no_mask: why a mask is refused, as the end of a sentence, or
-    empty. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the shape of x and a
-    token that counts in each image.
+    sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
+    sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
+    shape of x and a valid token in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
-    if mask is not None and no_mask:
-        raise ValueError(f"key_padding_mask must be None: {no_mask}.")
+    if mask is not None and mask_refusal:
+        raise ValueError(f"key_padding_mask must be None: {mask_refusal}.")
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
     if torch.compiler.is_compiling():
         return layout
@@ -95,7 +100,7 @@ def token_layout(
     if mask is not None:
         if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
             raise ValueError(
-                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True where a token counts, "
+                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True for valid tokens, "
                 f"got {mask.dtype} of shape {tuple(mask.shape)}."
             )
         if not mask.any(1).all():
@@ -107,21 +112,21 @@ def token_layout(
 MAX_PREFIX_TOKENS = 5
 
 
-def square_layout(x: Tensor, feat_size: tuple[int, int] | None, num_prefix_tokens: int | None) -> Layout:
-    """Return the layout of tokens x `[B, P + N, C]`: P prefix tokens, then a map.
+def grid_of_tokens(
+    count: int, grid: tuple[int, int] | Literal["square"], num_prefix_tokens: int | None
+) -> tuple[tuple[int, int], int]:
+    """Return the grid (Y, X) of P + N tokens, and P.
 
-    feat_size: the map; by default the largest square. num_prefix_tokens: P; by default the tokens that are not on the
-    map, at most 5. ValueError if the number of tokens does not fit.
+    grid: "square" stands for the largest square. num_prefix_tokens: P; by default the tokens that are not on the grid,
+    at most 5. ValueError if the number of tokens does not fit.
     """
-    tokens = int(x.shape[1])
-    if feat_size is None:
-        side = math.isqrt(max(0, tokens - (num_prefix_tokens or 0)))
-        feat_size = side, side
-    rest = tokens - feat_size[0] * feat_size[1]
+    if grid == "square":
+        grid = (math.isqrt(max(0, count - (num_prefix_tokens or 0))),) * 2
+    rest = count - grid[0] * grid[1]
     if not 0 <= rest <= MAX_PREFIX_TOKENS if num_prefix_tokens is None else rest != num_prefix_tokens:
         prefix = f"at most {MAX_PREFIX_TOKENS}" if num_prefix_tokens is None else num_prefix_tokens
         raise ValueError(
-            f"tokens must be a map of {feat_size[0]} x {feat_size[1]} and {prefix} prefix tokens, got {tokens}. Give "
-            f"attn_layer the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
+            f"tokens must be a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}. Give attn_layer "
+            f"the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
         )
-    return Layout(feat_size, rest)
+    return grid, rest

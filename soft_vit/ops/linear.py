@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Below any sum of features of reasonable inputs; avoids 0 / 0 where features underflow.
@@ -68,8 +68,8 @@ def linear_attention(
     phi_q = phi_q or phi
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        k = fill_masked(phi(k, *rest), mask)
-        return k.mT @ fill_masked(at_least_float32(v), mask), k.sum(2)[..., None]
+        k = fill_padding(phi(k, *rest), mask)
+        return k.mT @ fill_padding(at_least_float32(v), mask), k.sum(2)[..., None]
 
     def read(q: Tensor, *rest: Tensor) -> Tensor:
         *given, kv, k_sum = rest

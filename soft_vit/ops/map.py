@@ -138,7 +138,7 @@ def sparse_attention(
     if see_atrous is not None:
         atrous_scores = atrous_scores.masked_fill(~see_atrous, float("-inf"))
 
-    # One maximum for all parts. It is finite for every token that counts, because its own phase contains it.
+    # One maximum for all parts. It is finite for every valid token, because its own phase contains it.
     largest = torch.maximum(
         merge_tiles(local_scores.detach().amax(-1, keepdim=True), feat_size, reach, num_heads),
         merge_phases(atrous_scores.detach().amax(-1, keepdim=True), feat_size, dilation, num_heads),

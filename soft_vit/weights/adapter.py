@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Layers = Sequence[str]
 Convert = Callable[[Tensor], Tensor]
 
 
@@ -16,14 +17,22 @@ def _same(value: Tensor) -> Tensor:
     return value
 
 
+def from_conv(weight: Tensor) -> Tensor:
+    """Return the weight `[C_out, C_in]` of a linear layer that is released as a 1 x 1 convolution."""
+    return weight.flatten(1) if weight.shape[2:] == (1, 1) else weight
+
+
+def to_conv(weight: Tensor) -> Tensor:
+    """Invert `from_conv`."""
+    return weight[:, :, None, None] if weight.ndim == 2 else weight
+
+
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*\*", "(.*)").replace(r"\*", "([^.]*)"))
 
 
-def reorder_projections(
-    weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]
-) -> dict[str, Tensor]:
+def reorder_projections(weights: Mapping[str, Tensor], given: Layers, wanted: Layers) -> dict[str, Tensor]:
     """Return weights with the rows of the layers `given` of each attention regrouped into the layers `wanted`.
 
     Each letter in the name of a layer stands for one projection; all projections have the same width. For example,
@@ -57,7 +66,7 @@ class Adapter:
 
     names: Mapping[str, str | None]
     values: Mapping[str, tuple[Convert, Convert]] = field(default_factory=dict)
-    projections: tuple[Sequence[str], Sequence[str]] = ((), ())
+    projections: tuple[Layers, Layers] = ((), ())
     computed: Callable[[Any], Mapping[str, Tensor]] = lambda model: {}
 
     def _find(self, name: str, to_released: bool) -> tuple[Any, Convert] | None:

@@ -132,15 +132,16 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
         resample = model.resample_state
     else:
         weights, renamed, resample = dict(given), [], None
+        # timm's filter reads the size of the weights from here.
+        model.pretrained_model_args = dict(given.spec.options)
         if hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens"):
             resample_vit(model, weights, img_size=size or _assumed_size(weights, model, given.source))
+            model.pretrained_model_args["img_size"] = model.patch_embed.img_size
     before = {name: tuple(value.shape) for name, value in given.items()}
     if resample is not None:
         before |= {name: tuple(value.shape) for name, value in weights.items()}
         resample(weights, img_size=size)
     elif found := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None):
-        # timm reads the size of the weights from here.
-        model.pretrained_model_args = dict(given.spec.options)
         weights = found(weights, model)
     if report is not None:
         report.renamed += renamed
@@ -234,7 +235,7 @@ def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> tup
 
 def _warn_of_size(source: str, assumed: str) -> None:
     warnings.warn(
-        f"{source} does not note the image size of its position embeddings, which is taken for {assumed}; give another "
+        f"{source} does not note the img_size of its position embeddings, which is taken for {assumed}; give another "
         "one as pretrained_cfg_overlay=dict(file=FILE, input_size=(3, HEIGHT, WIDTH)).",
         stacklevel=6,
     )
@@ -452,7 +453,7 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     """
     name = getattr(model, "pretrained_cfg", {}).get("architecture") or ""
     if not is_own_model(name):
-        return _load_checkpoint_of_timm(model, checkpoint_path, *args, **kwargs)
+        return _load_checkpoint_of_timm(model, str(checkpoint_path), *args, **kwargs)
     options, weight = dict(cast(Any, model)._model_args), next(model.parameters())
     overlay = {"file": str(checkpoint_path)}
     again = timm.create_model(

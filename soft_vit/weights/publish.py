@@ -71,8 +71,8 @@ def publish(
     size, (channels, *sides) = {"num_classes": cfg["num_classes"]}, cfg["input_size"]
     options = {**file.spec.arguments({}), **size, "img_size": tuple(sides), "in_chans": channels}
     network = timm.create_model(file.model, **options, pretrained_cfg_overlay=dict(cfg)).eval()
-    weights = NotedWeights(file.weights, file.spec, str(source))
-    if changes := load_into(network, weights, "strict").changes:
+    own = NotedWeights(file.weights, file.spec, str(source))
+    if changes := load_into(network, own, "strict").changes:
         raise ValueError(f"The weights must fit {file.model} unchanged. {changes[0]}")
     data = safetensors_bytes(network.state_dict(), ModelSpec(file.model, options, cfg))
     digest = hashlib.sha256(data).hexdigest()

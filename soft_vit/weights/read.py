@@ -174,7 +174,7 @@ def recorded_spec(path: str | Path) -> ModelSpec | None:
     alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, path.stat().st_size)]
     digest = sha256_of(path) if alike else None
     entry = next((entry for entry in alike if entry.sha256 == digest), None)
-    return entry and ModelSpec.of_cfg(resolve_pretrained_cfg(entry.name), entry.options)
+    return None if entry is None else ModelSpec.of_cfg(resolve_pretrained_cfg(entry.name), entry.options)
 
 
 def first_not_finite(content: Any, name: str = "") -> str | None:

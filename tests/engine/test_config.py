@@ -10,7 +10,7 @@ from mmengine.dataset import BaseDataset, Compose
 from timm.layers import to_2tuple
 
 from soft_vit.dense.segmentation.segmentor import _test_options
-from soft_vit.engine import ImageTree
+from soft_vit.engine import ImageTree, SafeCheckpointHook
 from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS, MODELS
@@ -119,6 +119,32 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 def test_option_that_changes_nothing(config, option, value):
     with pytest.raises(ValueError, match=option):
         resolve(config, {option: value, "env_cfg.cudnn_benchmark": True, "find_unused_parameters": True})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("train_cfg.max_epochs", 0),
+        ("train_cfg.max_epochs", 1.5),
+        ("train_cfg.val_interval", 0),
+        ("train_cfg.val_intervall", 2),
+        ("train_dataloader.batch_size", 0),
+        ("optim_wrapper.accumulative_counts", 0),
+        ("default_hooks.checkpoint.interval", "5"),
+        ("default_hooks.logger.intervall", 5),
+        ("default_hooks.watch.interval", 0),
+        ("custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}]),
+    ],
+)
+def test_number_that_would_end_the_run_late(option, value):
+    named = "feature_redraw_interval" if option == "custom_hooks" else option.rpartition(".")[2]
+    with pytest.raises(ValueError, match=named):
+        resolve(DEMO, {option: value})
+
+
+def test_misspelt_argument_of_the_hook_that_saves():
+    with pytest.raises(ValueError, match="intervall"):
+        SafeCheckpointHook(interval=1, intervall=5)
 
 
 # Shared values.
@@ -358,6 +384,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-2 * lr},
             {"type": "OneCycleLR", "eta_max": 10 * lr},
+            {"type": "ReduceOnPlateauLR", "min_value": 1e-3 * lr},
+            {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
         cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
@@ -366,6 +394,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
         return cfg
 
     scaled = config(1.0, enable=True)
+    # timm's default is a rate as well.
+    assert scaled.param_scheduler[4].pop("warmup_lr") == 1e-5
     scale_learning_rate(scaled)
     # MMEngine must not scale once more.
     assert scaled.to_dict() == config(factor, enable=False).to_dict()

@@ -27,7 +27,7 @@ from soft_vit.models import model_name
 from soft_vit.models.base import pad_to_multiple
 from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import IMAGE_KEYS
+from soft_vit.weights.spec import USABLE
 
 # Every format against the model, and what the files say of themselves.
 
@@ -110,7 +110,7 @@ def test_metadata_prepare_images_as_the_predictor_does(crop, img_size, tmp_path)
         subject = {"config": config, "checkpoint": weights, "img_size": img_size}
     source = load_export_model(**subject)
     texts = ("interpolation", "crop_mode")
-    metadata = {key: value for key, value in source.metadata().items() if key in IMAGE_KEYS}
+    metadata = {key: value for key, value in source.metadata().items() if key in USABLE}
     told = {key: value if key in texts else json.loads(value) for key, value in metadata.items()}
     image = Image.fromarray(torch.randint(256, (90, 130, 3), dtype=torch.uint8).numpy())
     scores = source.model(create_transform(**told)(image)[None]).softmax(1)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import torch
-from mmengine.hooks import Hook
+from mmengine.hooks import EMAHook, Hook
 from mmengine.runner import BaseLoop, Runner
 from timm.layers import to_2tuple
 from timm.models._input import get_model_input_config
@@ -49,6 +49,9 @@ class WeightsHook(Hook):
         if runner._resume:
             if "message_hub" not in checkpoint:
                 raise ValueError("--resume needs the checkpoint of a run; begin one from other weights with load_from.")
+            if "ema_state_dict" in checkpoint and not any(isinstance(hook, EMAHook) for hook in runner.hooks):
+                # A hook that averages puts the plain weights back itself.
+                choose_weights(checkpoint, ema=False)
             fit(unwrap_state_dict(checkpoint, source), target, "strict")
             classes = trained_classes(runner)
             if classes and spec.label_names and classes != spec.label_names:

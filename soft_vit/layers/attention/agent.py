@@ -1,11 +1,11 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, add_to_grid, depthwise_conv, grid_limit, grid_maps
+from soft_vit.layers.attention.base import SelfAttention, Traits, add_to_grid, depthwise_conv, grid_limit, grid_maps
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
@@ -22,17 +22,16 @@ class AgentAttention(SelfAttention):
     tokens, which belong to one size of map.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the agents and of the convolution"
+    traits = Traits("N", "as all tokens, but left out of the agents and of the convolution")
 
     def __init__(
         self, dim: int, num_heads: int, *, max_agents: int | tuple[int, int] | None = 7, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_agents", max_agents, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if self.limit is None:
-            self.cost = "N^2/r^2"
+            self.declare(cost="N^2/r^2")
         self.dwconv = depthwise_conv(dim, 3, self.sequence, **get_device_dtype(self))
 
     @by_heads

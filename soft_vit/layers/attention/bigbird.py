@@ -4,17 +4,21 @@ Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecu
 """
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits, at_least
 from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 
 # Blocks near a block that it sees, itself among them, and the first blocks, which are global; as published.
+
+NO_MASK = "its random blocks depend on the number of tokens"
+
+
 WINDOW = 3
 NUM_GLOBAL = 2
 
@@ -137,10 +141,7 @@ class BigBirdAttention(ScoreAttention):
     num_random: random blocks for each block and head, a function of the number of blocks alone.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    prefix: ClassVar[str] = "in the first block, which is global"
-    no_mask: str = "its random blocks depend on the number of tokens"
+    traits = Traits("N", "in the first block, which is global", mask_refusal=NO_MASK, needs_grid=False)
 
     def __init__(self, dim: int, num_heads: int, *, block_size: int = 32, num_random: int = 3, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -44,7 +44,7 @@ def conv_tokens(
 ) -> tuple[Tensor, Tensor | None]:
     """Convolve query maps `[B * H, D, Y, X]` with kernel = stride, pooled to at most `limit`: tokens `[B * H, M, D]`.
 
-    The second result, bool `[B, M]`, tells which of them exist, where some tokens of a sequence do not count, and are
+    The second result, bool `[B, M]`, tells which of them exist, where some tokens of a sequence are padding, and are
     zeros behind the others; otherwise None.
     """
     grid = reduced_grid(maps, window, limit)

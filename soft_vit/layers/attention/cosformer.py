@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention, relu_features
 from soft_vit.ops.numerics import wide_dtype
@@ -23,7 +23,7 @@ def turned_features(x: Tensor, angle: Tensor) -> Tensor:
 def cosformer_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Attend by `s_ij = relu(q_i) . relu(k_j) cos(pi / 2 (i - j) / N)`, in a cost linear in N; tensors `[B, H, N, D]`.
 
-    N counts prefix tokens too; i and j are positions among the N tokens that count. Everything inside is at least
+    N counts prefix tokens too; i and j are positions among the N valid tokens. Everything inside is at least
     fp32.
     """
     if layout.mask is None:
@@ -40,9 +40,7 @@ class CosformerAttention(SelfAttention):
     Distances are in raster order, as the published form is for text.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return cosformer_attention(q, k, v, layout)

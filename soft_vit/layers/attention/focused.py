@@ -1,12 +1,12 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, depthwise_conv
+from soft_vit.layers.attention.base import SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention, unscaled
 from soft_vit.ops.layout import Layout
@@ -41,10 +41,7 @@ class FocusedAttention(SelfAttention):
     paper's formulas do not.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, *, power: float = 3.0, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -3,6 +3,7 @@
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     add_to_grid,
     depthwise_conv,
     grid_maps,
@@ -44,8 +46,8 @@ class GatedRotaryAttention(Attention):
     The convolution is depthwise, 5 x 5.
     """
 
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits(prefix="as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class GatedRotaryAttention(Attention):
 class GatedRotarySoftmaxAttention(GatedRotaryAttention):
     """Softmax attention of the last two stages of RAVLT and MAViT."""
 
-    cost: str = "N^2"
+    traits = replace(GatedRotaryAttention.traits, cost="N^2")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend by a softmax of q and k rotated by position; q, k, v and the result `[B, H, P + N, D]`."""

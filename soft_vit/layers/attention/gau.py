@@ -4,16 +4,16 @@ Letters: B batch, N tokens, C channels, S channels of the shared query and key, 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least
 from soft_vit.layers.plain import is_plain
 from soft_vit.ops.chunked import computes_parts, map_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
 Form = Literal["quadratic", "linear"]
@@ -71,11 +71,8 @@ class GatedAttentionUnit(Attention):
         tokens, which is not causal.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    # Chunks are of consecutive tokens.
+    traits = Traits("N", mask_refusal=None, needs_grid=False, needs_order=True, qk=None)
 
     def __init__(
         self,
@@ -97,9 +94,7 @@ class GatedAttentionUnit(Attention):
         # As in the paper, whose heads of 64 channels give its S = 128.
         width, qk_dim = 2 * dim, 2 * self.head_dim
         if form == "quadratic":
-            self.cost = "N^2"
-        # Chunks are of consecutive tokens.
-        self.aligns_padding = form == "linear"
+            self.declare(cost="N^2", needs_order=False)
         self.chunk_size = at_least("chunk_size", chunk_size)
         self.attn_drop = attn_drop
         self.uv = nn.Linear(dim, 2 * width, bias=qkv_bias, **dd)
@@ -162,14 +157,14 @@ class GatedAttentionUnit(Attention):
 
         def average(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
             (k,) = queries_and_keys(z, (3,), weights)
-            return (fill_masked(k, mask).mT @ fill_masked(activated(v, has_gate), mask) / total,)
+            return (fill_padding(k, mask).mT @ fill_padding(activated(v, has_gate), mask) / total,)
 
         def read(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *rest: Tensor) -> Tensor:
             *weights, average = rest
             N = v.shape[2]
             length = min(self.chunk_size, N)
             q, k, q_linear = queries_and_keys(z, (0, 1, 2), weights)
-            k, values = fill_masked(k, mask), fill_masked(activated(v, has_gate), mask)
+            k, values = fill_padding(k, mask), fill_padding(activated(v, has_gate), mask)
             # Keys of zero have no weight, so the tokens that fill up the last chunk need no mask.
             q, k, values = (F.pad(x, (0, 0, 0, -N % length)).unflatten(2, (-1, length)) for x in (q, k, values))
             if mask is None:

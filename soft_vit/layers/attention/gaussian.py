@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits
 from soft_vit.ops import gaussian_attention
 from soft_vit.ops.layout import Layout
 
@@ -15,13 +15,9 @@ class GaussianAttention(SelfAttention):
     normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
     """
 
-    cost: str = "N^2"
-    takes_context: bool = True
-    key_is_query: ClassVar[bool] = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N^2", mask_refusal=None, needs_grid=False, key_is_query=True, takes_context=True)
 
-    projections: ClassVar[dict[str, int]] = {"q": 1, "v": 1}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
 
     def __init__(self, dim: int, num_heads: int, *, normalize: bool = False, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -3,13 +3,13 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map, C channels, D channels of a head, M features of one.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, split_heads
 from soft_vit.layers.attention.local_conv import depthwise_conv, grid_maps
 from soft_vit.layers.embed import map_to_tokens
 from soft_vit.ops.gated import gated_linear_attention
@@ -44,12 +44,8 @@ class GatedLinearAttention(Attention):
     scale: factor of the sum of both directions before its norm, which matters only for small sums.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, before the map, but left out of the convolution"
     # Norms, rotations and convolutions are of the width of a head, queries and keys of half of it.
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class GatedLinearAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout
     ) -> Tensor:
         """Return the scaled sum of both scans `[B, H, P + N, D]`, in at least fp32, for queries, keys and log gates."""
-        k, v, forward_gate, backward_gate = map(layout.keep, (k, v, forward_gate, backward_gate))
+        k, v, forward_gate, backward_gate = map(layout.zero_padded, (k, v, forward_gate, backward_gate))
         return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

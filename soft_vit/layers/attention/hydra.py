@@ -1,11 +1,11 @@
 """Hydra attention: as many heads as channels, with a cosine kernel (Bolya et al. 2022, arXiv 2209.07484)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, check_heads
+from soft_vit.layers.attention.base import SelfAttention, Traits, check_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -17,7 +17,7 @@ def hydra_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """
     with full_precision(q):
         q, k = (F.normalize(at_least_float32(x), dim=1) for x in (q, k))
-        return (q * layout.keep(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
+        return (q * layout.zero_padded(k * at_least_float32(v)).sum(2, keepdim=True)).to(v.dtype)
 
 
 class HydraAttention(SelfAttention):
@@ -26,11 +26,7 @@ class HydraAttention(SelfAttention):
     num_heads must divide the width, and is otherwise ignored.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    qk_norm: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True, qk="channels")
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)

@@ -4,14 +4,14 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map, C channel
 kernel.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, add_to_grid, grid_maps, window
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, add_to_grid, grid_maps, window
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
@@ -29,7 +29,7 @@ def bounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean `[B, C]` of the tokens `[B, P + N, C]` that count: where mask `[B, P + N]` is True, or all."""
+    """Return the mean `[B, C]` of the valid tokens of `[B, P + N, C]`: where mask `[B, P + N]` is True, or all."""
     if mask is None:
         return x.mean(1)
     # The sum and the number of many tokens are beyond fp16.
@@ -64,13 +64,13 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
 
 @by_heads
 def inline_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n tokens that count.
+    """Attend by `W_ij = (q_i . k_j - q_i . mean(k)) / (n sqrt(D)) + 1 / n` to the n valid tokens.
 
     q: `[B, H, N, D]`, k: `[B, H, M, D]`, v: `[B, H, M, Dv]`; layout: of the keys. Everything inside is at least fp32.
     """
     with full_precision(q):
         dtype, scale = v.dtype, q.shape[3] ** -0.5
-        q, k, v = at_least_float32(q), layout.keep(at_least_float32(k)), layout.keep(at_least_float32(v))
+        q, k, v = at_least_float32(q), layout.zero_padded(at_least_float32(k)), layout.zero_padded(at_least_float32(v))
         count = layout.num_tokens(k)
         k_mean, v_mean = (x.sum(2, keepdim=True) / count for x in (k, v))
         # All queries share the means. The values are scaled first, so that no product overflows before its mean does.
@@ -87,10 +87,7 @@ class InLineAttention(SelfAttention):
     tokens.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -41,9 +41,9 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
 
 
 def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tuple[Tensor, Tensor]:
-    """Return averages `[B, H, M, D]` over runs of the tokens `[B, H, N, D]` that count, and which of them exist.
+    """Return averages `[B, H, M, D]` over runs of the valid tokens of `[B, H, N, D]`, and which of them exist.
 
-    mask: bool `[B, N]`. An image has as many averages as runs of `length` tokens that count, at least one and at most
+    mask: bool `[B, N]`. An image has as many averages as runs of `length` valid tokens, at least one and at most
     limit; they are those that `adaptive_avg_pool1d` gives for these tokens alone. The others are zero, and False in the
     second result, `[B, M]`.
     """
@@ -54,7 +54,7 @@ def run_averages(x: Tensor, mask: Tensor, length: int, limit: int | None) -> tup
     start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
     place, exists = (mask.cumsum(1) - 1)[:, None], run < count
     inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
-    # Where no token counts, the one average is zero.
+    # Where no token is valid, the one average is zero.
     weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
     return weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0), exists
 
@@ -78,7 +78,7 @@ def landmark_tokens(
 
     There are as many as whole windows of side sr_ratio, at least one and at most `limit` on each side of the map.
     Where they do not divide the tokens, neighbouring windows overlap by a token. Prefix tokens are left out.
-    Second, bool `[B, M]`: which of them exist, where some tokens of a sequence do not count; otherwise None.
+    Second, bool `[B, M]`: which of them exist, where some tokens of a sequence are padding; otherwise None.
     """
     x, feat_size = layout.grid(x), layout.feat_size
     if layout.grid_mask is not None:

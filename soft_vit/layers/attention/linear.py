@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention, relu_features
 from soft_vit.ops.numerics import check_choice
@@ -22,10 +22,7 @@ class LinearAttention(SelfAttention):
     The causal forms, for decoders, are functions of `soft_vit.ops.linear`.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

@@ -26,8 +26,8 @@ def local_conv(
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
-    return tokens_to_map(layout.grid(layout.keep(v)).flatten(0, 1), layout.feat_size)
+    """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero for padding."""
+    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.feat_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

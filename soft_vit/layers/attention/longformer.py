@@ -4,17 +4,20 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 tokens.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, grid_limit, split_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, grid_limit, split_heads, split_parts
 from soft_vit.layers.attention.local import check_kernel_size
+from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import dot_product_attention
 from soft_vit.ops.windows import window_attention
+
+NO_MASK = "its global tokens are at fixed positions of the full map"
 
 
 def global_positions(feat_size: tuple[int, int], global_grid: tuple[int, int], device: torch.device) -> Tensor:
@@ -43,10 +46,8 @@ class LongformerAttention(ScoreAttention):
     global_grid: rows and columns of the grid of global tokens; a map with fewer has as many as it has rows or columns.
     """
 
-    cost: str = "N"
-    qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "global tokens"
-    no_mask: str = "its global tokens are at fixed positions of the full map"
+    traits = Traits("N", "global tokens", mask_refusal=NO_MASK, qk="some")
+    qkv: nn.Linear
 
     def __init__(
         self,
@@ -64,6 +65,8 @@ class LongformerAttention(ScoreAttention):
         self.global_grid = grid_limit("global_grid", global_grid, self.sequence) or (1, 1)
         self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        # Swaps start them as the others, as published.
+        self.projections = {**self.projections, "q_global": "q", "kv_global": "kv"}  # type: ignore[misc]
 
     def attend(  # type: ignore[override]  # the global tokens have projections of their own
         self, q: Tensor, k: Tensor, v: Tensor, q_global: Tensor, k_global: Tensor, v_global: Tensor, layout: Layout
@@ -84,7 +87,7 @@ class LongformerAttention(ScoreAttention):
         return layout.pad_prefix(x).index_copy(2, index, global_x.to(x.dtype))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = self.project(x)
+        q, k, v = split_parts(linear(x, self.qkv), 3, self.num_heads)
         x_global = x[:, global_tokens(layout, self.global_grid, x.device)]
         q_global = split_heads(self.q_global(x_global), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     add_to_grid,
     depthwise_conv,
     grid_maps,
@@ -16,7 +17,7 @@ from soft_vit.layers.attention.base import (
 )
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.linear import elu_features
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotary_tables, rotate
@@ -34,9 +35,8 @@ class MilaAttention(Attention):
     alone, the second columns. dim is a multiple of 4.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class MilaAttention(Attention):
             return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
 
         def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-            k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
+            k, v = fill_padding(elu_features(k), mask), fill_padding(at_least_float32(v), mask)
             return turned(k, cos, sin).mT @ v / count, k.sum(2)[..., None] / count
 
         def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least, grid_limit
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.ops.chunked import by_heads
@@ -27,8 +27,7 @@ class NystromAttention(SelfAttention):
         number above sr_ratio.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the landmarks"
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,
@@ -45,9 +44,9 @@ class NystromAttention(SelfAttention):
         super().__init__(dim, num_heads, **options)
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if self.limit is None:
-            self.cost = "N^2/r^2 + N^3/r^6"
+            self.declare(cost="N^2/r^2 + N^3/r^6")
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = at_least("iters", iters, 0)
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))

@@ -7,9 +7,9 @@ import torch
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.chunked import max_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 
@@ -69,7 +69,7 @@ def relu_features(x: Tensor, projection: Tensor) -> Tensor:
 def favor_attention(
     q: Tensor, k: Tensor, v: Tensor, projection: Tensor, kernel: Kernel = "softmax", layout: Layout | None = None
 ) -> Tensor:
-    """Attend by random features to all tokens that count, linear in N, at least fp32 inside.
+    """Attend by random features to all valid tokens, linear in N, at least fp32 inside.
 
     q, k, v: `[B, H, P + N, D]`, projection: `[M, D]`, which gets no gradient; the result has v's shape and dtype.
     """
@@ -78,7 +78,7 @@ def favor_attention(
         return linear_attention(q, k, v, layout, phi=relu_features, weights=(projection,))
 
     def exponents(k: Tensor, mask: Tensor | None) -> Tensor:
-        return fill_masked(key_exponents(k, projection), mask, -math.inf)
+        return fill_padding(key_exponents(k, projection), mask, -math.inf)
 
     largest = max_over_tokens(exponents, (k, layout and layout.token_mask))
     return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))
@@ -97,10 +97,7 @@ class PerformerAttention(SelfAttention):
     The features are a buffer `projection` [M, d], drawn once and saved with the weights; `redraw` draws others.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
     projection: Tensor
 
     def __init__(

@@ -58,6 +58,7 @@ class PolaFormerAttention(PositionalKeyAttention):
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, **options)
         dd = get_device_dtype(self)
         self.g = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.projections = {**self.projections, "g": "g"}  # type: ignore[misc]
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 
     def reset_parameters(self) -> None:

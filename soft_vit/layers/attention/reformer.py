@@ -11,12 +11,16 @@ import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, ScoreAttention, at_least
+from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Low enough that exp gives zero next to any other score, finite so that a token alone attends to itself.
+
+NO_MASK = "its number of hash buckets depends on the number of tokens"
+
+
 SELF_SCORE = -1e5
 
 # A hash of 2^b buckets is a product of hashes of at most 8: its cost grows with b, not with the number of buckets.
@@ -140,13 +144,9 @@ class ReformerAttention(ScoreAttention):
     weights; `redraw` draws others.
     """
 
-    cost: str = "N log N"
-    key_is_query: ClassVar[bool] = True
-    needs_grid: bool = False
-    no_mask: str = "its number of hash buckets depends on the number of tokens"
+    traits = Traits("N log N", mask_refusal=NO_MASK, needs_grid=False, key_is_query=True)
+    projections: ClassVar[dict[str, str]] = {"qk": "q", "v": "v"}
     rotations: Tensor
-
-    projections: ClassVar[dict[str, int]] = {"qk": 1, "v": 1}
 
     def __init__(self, dim: int, num_heads: int, *, num_rounds: int = 2, chunk_size: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

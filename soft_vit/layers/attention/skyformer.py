@@ -1,15 +1,15 @@
 """Skyformer: Gaussian attention of queries and keys through landmarks (Chen et al. 2021, arXiv 2111.00035)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, grid_limit
+from soft_vit.layers.attention.base import SelfAttention, Traits, grid_limit
 from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing, landmark_tokens
 from soft_vit.ops import cholesky_solve, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.soft.options import check_ridge
 
@@ -28,7 +28,7 @@ def skyformer_attention(
         landmarks = isolate_missing(landmarks, exist.repeat(1, 2))
 
     def gathered(k: Tensor, v: Tensor, mask: Tensor | None, landmarks: Tensor) -> tuple[Tensor]:
-        k, v = fill_masked(at_least_float32(k) * scale, mask), fill_masked(at_least_float32(v), mask)
+        k, v = fill_padding(at_least_float32(k) * scale, mask), fill_padding(at_least_float32(v), mask)
         return (gaussian_kernel(landmarks, k) @ v,)
 
     def read(q: Tensor, landmarks: Tensor, summary: Tensor) -> Tensor:
@@ -52,8 +52,7 @@ class SkyformerAttention(SelfAttention):
     ridge: added to the diagonal before the solve, positive.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the landmarks"
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,
@@ -66,9 +65,9 @@ class SkyformerAttention(SelfAttention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if self.limit is None:
-            self.cost = "N^2/r^2 + N^3/r^6"
+            self.declare(cost="N^2/r^2 + N^3/r^6")
         check_ridge(ridge)
         self.ridge = ridge
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, grid_limit, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, grid_limit, split_heads, window
 from soft_vit.layers.attention.bottleneck import (
     average_tokens,
     bottleneck_grid,
@@ -101,9 +101,8 @@ class SoftAttention(Attention):
     normalize_rows: divide each token's result by the row sum `K1 A^+ (K1^T 1)`, which makes it an average of values.
     """
 
-    cost: str = "N^2/r^2 + N^3/r^6"
-    key_is_query: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the bottleneck tokens"
+    traits = Traits("N^2/r^2 + N^3/r^6", "as all tokens, but left out of the bottleneck tokens", key_is_query=True)
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
     normalize: ClassVar[bool] = False
     default_newton_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -153,10 +152,12 @@ class SoftAttention(Attention):
             self.limit = min(rows, largest[0]), min(columns, largest[1])
             self.sr_ratio = min(sr_ratio, min(feat_size) // rows)
         if self.limit is not None:
-            self.cost = "N"
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+            self.declare(cost="N")
+        self.declare(mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         if sampling not in ("conv", "avg"):
-            self.no_mask = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+            self.declare(
+                mask_refusal=f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+            )
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
@@ -179,7 +180,10 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps, exist = layout.grid(layout.keep(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
+        maps, exist = (
+            layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size),
+            None,
+        )
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
@@ -199,7 +203,7 @@ class SoftAttention(Attention):
     ) -> Tensor:
         """Mix values `[B, H, N, D]` by queries of that shape, through bottleneck tokens `[B, H, M, D]`.
 
-        residual: shaped as the values, added to the result. mask: `[B, N]`, the tokens that count in a row sum; values
+        residual: shaped as the values, added to the result. mask: `[B, N]`, the valid tokens in a row sum; values
         of others are zero.
         """
         if not self.normalize_rows:
@@ -220,7 +224,7 @@ class SoftAttention(Attention):
             q = project_to_heads(x, self.q, self.num_heads, scale)
         else:
             q = scale * self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)
-        v = layout.keep(project_to_heads(x, self.v, self.num_heads))
+        v = layout.zero_padded(project_to_heads(x, self.v, self.num_heads))
         bottleneck = self.sample_bottleneck(q, layout)
         residual = None if self.local is None else local_result(v, self.local, layout)
         if self.log_bandwidth is not None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import (
     Attention,
     Rotate,
+    Traits,
     merge_heads,
     pad_to_window,
     split_heads,
@@ -32,10 +33,8 @@ class SpatialReductionAttention(Attention):
         LayerNorm and GELU. The cost is linear in N.
     """
 
-    cost: str = "N^2/r^2"
-    qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "seen by all tokens, next to the reduced ones"
-    no_mask: str = ""
+    traits = Traits("N^2/r^2", "seen by all tokens, next to the reduced ones", mask_refusal=None, qk="some")
+    projections: ClassVar[dict[str, str]] = {"q": "q", "kv": "kv"}
 
     def __init__(
         self,
@@ -55,8 +54,7 @@ class SpatialReductionAttention(Attention):
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **dd, **options)
         self.linear = linear
         if linear:
-            self.cost = "N"
-            self.no_mask = "its 49 windows divide a full map"
+            self.declare(cost="N", mask_refusal="its 49 windows divide a full map")
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)

@@ -4,7 +4,7 @@ Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X co
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,10 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, window
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision, is_eager
 from soft_vit.ops.rotary import rotate_by_position
 
@@ -31,7 +31,7 @@ def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tens
 def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
     """Return `F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
 
-    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the tokens that count; its gradient is
+    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the valid tokens; its gradient is
     written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
     w2 `[1, H, D, D]`. The result has v's dtype; everything inside is at least fp32.
     """
@@ -41,9 +41,9 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of the loss for F(k).
-        error = fill_masked(at_least_float32(v), mask) * step_size
+        error = fill_padding(at_least_float32(v), mask) * step_size
         # One copy for three products.
-        k = fill_masked(at_least_float32(k), mask).contiguous()
+        k = fill_padding(at_least_float32(k), mask).contiguous()
         value, gate = k @ w1, k @ w2
         open_gate = gate.sigmoid()
         silu = gate * open_gate
@@ -106,8 +106,8 @@ def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, lay
 
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
-    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
+    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero for padding."""
+    return layout.grid(layout.zero_padded(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
 
 
 class TTTAttention(Attention):
@@ -121,9 +121,7 @@ class TTTAttention(Attention):
         is a multiple of 4 then.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
     def __init__(
         self,

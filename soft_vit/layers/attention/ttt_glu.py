@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits, merge_heads, split_parts
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
 def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor, Tensor], layout: Layout) -> Tensor:
     """Return `f(q)` of `f(x) = (silu(x w1) * (x w2)) w3`, after one gradient step on all pairs (k, v).
 
-    The loss of a head is `-sum(f(k) . v) / (N sqrt(D))`, N being the number of tokens that count, and the rate is 1.
+    The loss of a head is `-sum(f(k) . v) / (N sqrt(D))`, N being the number of valid tokens, and the rate is 1.
     The gradient is written out, so that training differentiates through the step. q, k, v and the result:
     `[B, H, P + N, D]`, weights `[H, D, D]`. The result has v's dtype; everything inside is at least fp32. It is clamped
     so that H * D of its values have a finite sum, and a LayerNorm can square it: it is a polynomial of q, k, v.
@@ -29,7 +29,7 @@ def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor,
     shared = tuple(at_least_float32(w)[None] for w in weights)
 
     def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor, w3: Tensor) -> tuple[Tensor, ...]:
-        k, error = fill_masked(at_least_float32(k), mask), fill_masked(at_least_float32(v), mask) * scale
+        k, error = fill_padding(at_least_float32(k), mask), fill_padding(at_least_float32(v), mask) * scale
         z1, z2, back = k @ w1, k @ w2, error @ w3.mT
         s = z1.sigmoid()
         of_z1, of_z2 = back * z2 * s * (1 + z1 * (1 - s)), back * z1 * s
@@ -52,9 +52,8 @@ class TTTGLUAttention(Attention):
     linear in V. It takes over the projections of a pretrained ViT.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
+from soft_vit.layers.attention.base import SelfAttention, Traits, at_least
 from soft_vit.ops.chunked import by_heads
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
@@ -27,7 +27,7 @@ def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
     scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[..., None, :]
     # Not F.one_hot, which makes integers of eight bytes, and whose check of its indices stops torch.func.vmap.
     chosen = scores.argmax(-1, keepdim=True) == torch.arange(codebook.shape[-2], device=k.device)
-    return layout.keep(chosen.to(k.dtype))
+    return layout.zero_padded(chosen.to(k.dtype))
 
 
 @by_heads
@@ -44,7 +44,7 @@ def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layo
         chosen = nearest_codes(k.detach(), codebook, layout)
         count = chosen.sum(2)[..., None]
         share = (chosen / count.clamp(min=1).mT).mT
-        mean_key, mean_value = share @ layout.keep(k), share @ layout.keep(v)
+        mean_key, mean_value = share @ layout.zero_padded(k), share @ layout.zero_padded(v)
         codes = codebook + (mean_key - mean_key.detach())
         scores = q @ codes.mT * q.shape[-1] ** -0.5 + count.mT.log()
         return (scores.softmax(-1) @ mean_value).to(dtype)
@@ -60,9 +60,7 @@ class VQAttention(SelfAttention):
     A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor
@@ -126,7 +124,7 @@ class VQAttention(SelfAttention):
         """
         with full_precision(k):
             chosen = nearest_codes(k, self.codebook, layout)
-            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.zero_padded(k)).sum(0)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)
             dist.all_reduce(total)

@@ -5,17 +5,17 @@ head.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, at_least, depthwise_conv, merge_heads, split_heads
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
+from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 # Bounds of the first step sizes.
@@ -34,11 +34,7 @@ class VSSDAttention(Attention):
     d_state: channels of queries and keys.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but without neighbours in the convolution"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,
@@ -81,7 +77,7 @@ class VSSDAttention(Attention):
         """
 
         def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-            return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
+            return (at_least_float32(k).mT @ fill_padding(at_least_float32(v) * at_least_float32(weights), mask),)
 
         def read(q: Tensor, kv: Tensor) -> Tensor:
             return at_least_float32(q) @ kv

@@ -4,14 +4,14 @@ Letters: B batch, P prefix tokens, N tokens of a map of Y rows and X columns, M 
 a result.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, window, zero_padding
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, window, zero_padding
 from soft_vit.layers.attention.inline import KERNEL, convolve_each_image
 from soft_vit.layers.attention.ttt import damped_step
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
@@ -126,11 +126,12 @@ class WeightFormerAttention(Attention):
     must divide the width, and is otherwise ignored.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution and of what the weights are made from"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits(
+        "N",
+        "as all tokens, but left out of the convolution and of what the weights are made from",
+        mask_refusal=None,
+        qk=None,
+    )
 
     def __init__(
         self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None, **options: Any
