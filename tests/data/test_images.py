@@ -239,6 +239,7 @@ def flat(root: Path, text: str | None) -> None:
         (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
         (lambda root: flat(root, "a\nb\n"), "val", ValueError, "1 are missing, such as x.png"),
         (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
+        (lambda root: (make_tree(root) / "classes.txt").write_text("a\nb\na\n"), "train", ValueError, "'a'.* 2"),
         (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
         (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
     ],
