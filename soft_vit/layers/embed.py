@@ -21,7 +21,8 @@ FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU:
 
 def map_to_tokens(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]` as tokens `[B, H * W, C]`, row by row; a view of a channels-last map."""
-    return x.flatten(2).transpose(1, 2)
+    # In this order, as the other gives the gradient of a single image strides that batch norm on a CPU misreads.
+    return x.movedim(1, -1).flatten(1, 2)
 
 
 def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
@@ -32,8 +33,8 @@ def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
 
 def channels_last(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]` in channels-last memory, where its tokens `[B, N, C]` are a view."""
-    # By permutations, because torch.func.vmap does not support memory formats.
-    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    # Not by memory formats, which torch.func.vmap does not support, and which keep the strides of a single image.
+    return tokens_to_map(map_to_tokens(x).contiguous(), (x.shape[2], x.shape[3]))
 
 
 def _has_plain_taps(conv: Any) -> bool:

@@ -16,13 +16,14 @@ import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import get_device_dtype, register_notrace_function, to_2tuple, trunc_normal_
-from timm.models import DefaultCfg, checkpoint, generate_default_cfgs, get_model_args, register_model
+from timm.models import DefaultCfg, generate_default_cfgs, get_model_args, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
+from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.adapter import Adapter

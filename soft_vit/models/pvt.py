@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import LayerNorm2d, register_notrace_module, trunc_normal_
-from timm.models import checkpoint
 from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import channels_last, conv_norm_act, map_to_tokens, tokens_to_map
 from soft_vit.layers.mlp import in_image_parts, linear
+from soft_vit.layers.recompute import checkpoint
 from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv
 from soft_vit.weights.adapter import Adapter
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, checkpoint
+from timm.models import PretrainedCfg
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -27,10 +27,12 @@ from soft_vit.layers import (
     StageFusion,
     attention_class,
     attention_options,
+    map_to_tokens,
     resample_pos_embed,
     reversible_blocks,
     tokens_to_map,
 )
+from soft_vit.layers.recompute import checkpoint
 from soft_vit.layers.reversible import Block
 from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
@@ -105,7 +107,7 @@ class PyramidStage(nn.Module):
         """Return tokens `[B, P + N, C]`, P of them prefix tokens, and their map (H, W) for `[B, C_in, H_in, W_in]`."""
         x = self.patch_embed(x)
         B, _, H, W = x.shape
-        x = x.flatten(2).transpose(1, 2)
+        x = map_to_tokens(x)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
         x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))

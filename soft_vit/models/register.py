@@ -1,15 +1,12 @@
 """Register attention types of one's own."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from soft_vit.layers import ATTENTIONS, Attention
 from soft_vit.models import pyramid, vit
 
-AttentionClass = TypeVar("AttentionClass", bound=type[Attention])
 
-
-def register_attention(kind: str) -> Callable[[AttentionClass], AttentionClass]:
+def register_attention(kind: str) -> Callable[[type[Attention]], type[Attention]]:
     """Register a class as an attention type, and its models with timm: `KIND_pyramid_*` and `KIND_vit_*_patch16`.
 
     The type then works wherever the package takes the name of one. A class that is defined again, as in a notebook,
@@ -22,7 +19,7 @@ def register_attention(kind: str) -> Callable[[AttentionClass], AttentionClass]:
     >>> model = timm.create_model("relu_vit_tiny_patch16")
     """
 
-    def register(cls: AttentionClass) -> AttentionClass:
+    def register(cls: type[Attention]) -> type[Attention]:
         old = ATTENTIONS.get(kind)
         if not kind.isidentifier() or (old is not None and old.__qualname__ != cls.__qualname__):
             raise ValueError(f"kind must be an identifier that names no other attention, got {kind!r}.")

@@ -9,8 +9,10 @@ import math
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -44,9 +46,9 @@ _logger = logging.getLogger(__name__)
 class LoadReport:
     """What became of weights on their way into a model; lists of the names of parameters.
 
-    renamed: in the file under another name, or of another form. resampled: to another image size, with both shapes.
-    new: values of the model. left_out: weights that the model does not take. changes: a sentence for each change of the
-    weights, other names excepted.
+    renamed: in the file under another name. resampled: to another image size, with both shapes. new: values of the
+    model. left_out: weights that the model does not take. changes: a sentence for each change of the weights, other
+    names excepted.
     """
 
     source: str
@@ -124,27 +126,20 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
     Raises ValueError for weights whose record names another form of the model.
     """
     _require_same_swap(given.spec, model)
-    size = given.spec.img_size
-    if hasattr(model, "from_released"):
-        weights = model.from_released(given)
-        renamed = [name for name, value in weights.items() if given.get(name) is not value]
-        size = size or _assumed_size(weights, model, given.source)
-        resample = model.resample_state
-    else:
-        weights, renamed, resample = dict(given), [], None
-        # timm's filter reads the size of the weights from here.
-        model.pretrained_model_args = dict(given.spec.options)
-        if hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens"):
-            resample_vit(model, weights, img_size=size or _assumed_size(weights, model, given.source))
-            model.pretrained_model_args["img_size"] = model.patch_embed.img_size
-    before = {name: tuple(value.shape) for name, value in given.items()}
-    if resample is not None:
-        before |= {name: tuple(value.shape) for name, value in weights.items()}
-        resample(weights, img_size=size)
-    elif found := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None):
-        weights = found(weights, model)
+    is_own = hasattr(model, "from_released")
+    is_vit = hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens")
+    weights = model.from_released(given) if is_own else dict(given)
+    before = {name: tuple(value.shape) for name, value in weights.items()}
+    if is_own or is_vit:
+        resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
+        resample(weights, img_size=given.spec.img_size or _assumed_size(weights, model, given.source))
+    if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
+        # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
+        own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
+        model.pretrained_model_args = {**given.spec.options, **own_size}
+        weights = timm_filter(weights, model)
     if report is not None:
-        report.renamed += renamed
+        report.renamed += [name for name in weights if name not in given]
         shapes = {name: (before[name], tuple(x.shape)) for name, x in weights.items() if name in before}
         report.resampled |= {name: (old, new) for name, (old, new) in shapes.items() if old != new}
         for name, (old, new) in [*report.resampled.items()][:1]:
@@ -459,7 +454,9 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     again = timm.create_model(
         name, pretrained=True, pretrained_cfg_overlay=overlay, device=weight.device, dtype=weight.dtype, **options
     )
-    object.__setattr__(model, "__class__", type(again))
+    for hook in cast(Any, again)._load_state_dict_pre_hooks.values():
+        hook.module = weakref.ref(model)
+    model.__class__ = type(again)
     object.__setattr__(model, "__dict__", again.__dict__)
     return None
 

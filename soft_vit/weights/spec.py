@@ -80,6 +80,9 @@ class ModelSpec:
             warnings.warn(f"The options {', '.join(lost)} cannot be saved; give them again on loading.", stacklevel=2)
         kept = {name: plain(value) for name, value in options.items() if name not in lost}
         known = {**cfg, "input_size": get_model_input_config(model)["input_size"]}
+        if options.get("num_classes") != cfg.get("num_classes"):
+            # The head was replaced.
+            known |= {"label_names": None, "notes": None}
         return cls(cfg.get("architecture"), kept, usable(known))
 
     @classmethod

@@ -1,5 +1,6 @@
 """Weights from files, by name and by path: what is recognised, adapted and refused."""
 
+import copy
 import logging
 import os
 import pickle
@@ -220,7 +221,7 @@ class TestLoadStateDict:
         if way.startswith("file"):
             found = wrap(create(img_size=64, pretrained=True, pretrained_cfg_overlay={"file": str(file)}))
         elif way == "checkpoint_path":
-            found = wrap(create(img_size=64, checkpoint_path=str(file)))
+            found = wrap(copy.deepcopy(create(img_size=64, checkpoint_path=str(file))))
         elif way == "folder":
             timm.models.save_for_hf(trained, tmp_path)
             found = wrap(timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=64))

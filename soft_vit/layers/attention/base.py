@@ -242,6 +242,11 @@ class Attention(nn.Module):
         """Change traits of this instance."""
         self.traits = replace(self.traits, **traits)
 
+    @staticmethod
+    def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
+        """Return the device and the dtype in the options of an attention, for its layers."""
+        return {name: options.get(name) for name in ("device", "dtype")}
+
     @property
     def dropout_p(self) -> float:
         """Return the dropout rate of attention weights in the module's present mode."""
@@ -360,18 +365,10 @@ class SelfAttention(Attention):
     projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         for name, parts in self.projections.items():
             self.add_module(name, nn.Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = nn.Linear(dim, dim, **dd)

@@ -50,18 +50,10 @@ class GatedRotaryAttention(Attention):
     projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)

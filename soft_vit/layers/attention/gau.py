@@ -84,12 +84,10 @@ class GatedAttentionUnit(Attention):
         chunk_size: int = 64,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         self.form = check_choice("form", form, get_args(Form))
         # As in the paper, whose heads of 64 channels give its S = 128.
         width, qk_dim = 2 * dim, 2 * self.head_dim

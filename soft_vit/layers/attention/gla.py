@@ -57,12 +57,10 @@ class GatedLinearAttention(Attention):
         gate_rank: int = 16,
         scale: float = 0.5,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         rank, self.scale = at_least("gate_rank", gate_rank), scale
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()

@@ -39,18 +39,10 @@ class MilaAttention(Attention):
     projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         if dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.qk = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)

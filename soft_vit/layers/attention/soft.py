@@ -130,12 +130,10 @@ class SoftAttention(Attention):
         learned_bandwidth: bool | None = None,
         normalize_rows: bool | None = None,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **dd, **options)
+        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **options)
+        dd = self.device_and_dtype(options)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:

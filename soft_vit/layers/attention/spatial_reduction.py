@@ -46,12 +46,10 @@ class SpatialReductionAttention(Attention):
         linear: bool = False,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **dd, **options)
+        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
+        dd = self.device_and_dtype(options)
         self.linear = linear
         if linear:
             self.declare(cost="N", mask_refusal="its 49 windows divide a full map")

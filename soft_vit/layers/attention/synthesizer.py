@@ -115,12 +115,10 @@ class SynthesizerAttention(Attention):
         scores: Form = "dense",
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
+        super().__init__(dim, num_heads, feat_size=feat_size, **options)
+        dd = self.device_and_dtype(options)
         self.attn_drop = attn_drop
         self.feat_size = feat_size = as_map(feat_size)
         self.form = check_choice("scores", scores, get_args(Form))

@@ -131,12 +131,10 @@ class TTTAttention(Attention):
         qkv_bias: bool = True,
         rope: bool = False,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")

@@ -67,7 +67,7 @@ class TTTGLUAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, key_norm=key_norm, qk_conv=qk_conv, **options)
-        dd: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        dd = self.device_and_dtype(options)
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         for name in ("w1", "w2", "w3"):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, self.head_dim, self.head_dim, **dd)))

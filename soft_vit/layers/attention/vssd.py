@@ -36,19 +36,9 @@ class VSSDAttention(Attention):
 
     traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        d_state: int = 64,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, proj_drop: float = 0.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
         self.in_proj = nn.Linear(dim, sum(self.parts), bias=False, **dd)

@@ -133,11 +133,9 @@ class WeightFormerAttention(Attention):
         qk=None,
     )
 
-    def __init__(
-        self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None, **options: Any
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)

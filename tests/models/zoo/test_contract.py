@@ -111,19 +111,13 @@ def test_features_and_pruning(family: str) -> None:
 
 @every_family
 def test_heads_and_gradients(family: str) -> None:
-    """Every parameter gets a gradient, the same with checkpointing; the classifier can be removed and replaced."""
+    """Every parameter gets a gradient; the classifier can be removed and replaced."""
     row, model, x = ROWS[family], create(family), images(2, 64, 64)
     logits = model(x)
     assert logits.shape == (2, 7)
-    gradients = []
-    for enable in (False, True):
-        model.zero_grad()
-        model.set_grad_checkpointing(enable)
-        model(x).square().sum().backward()
-        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        assert gradient.any(), name
-        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+    logits.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.any(), name
     features = model.forward_features(x)
     pooled = model.forward_head(features, pre_logits=True)
     assert pooled.shape == (2, model.head_hidden_size)
@@ -136,6 +130,30 @@ def test_heads_and_gradients(family: str) -> None:
         assert torch.equal(model(x), features)
     with pytest.raises(ValueError, match="global_pool"):
         model.reset_classifier(5, "max")
+
+
+CHECKPOINTED = [
+    # In CARE alone, blocks have buffers.
+    pytest.param(family, features, marks=[pytest.mark.slow] * (family in SLOW or features > (family == "care")))
+    for family, row in ROWS.items()
+    for features in (False, True)
+    if row.staged
+]
+
+
+@pytest.mark.parametrize(("family", "features_only"), CHECKPOINTED)
+def test_a_training_step_is_the_same_with_checkpointing(family: str, features_only: bool) -> None:
+    """Outputs, gradients and buffers, such as the statistics of a BatchNorm."""
+    options, steps = {"features_only": True} if features_only else {"drop_path_rate": 0.5}, []
+    for enable in (False, True):
+        model = create(family, **options).train()
+        getattr(model, "model", model).set_grad_checkpointing(enable)
+        y = model(images(3, 40, 56))
+        sum(part.square().sum() for part in y).backward()
+        gradients = {f"gradient of {name}": parameter.grad for name, parameter in model.named_parameters()}
+        steps.append({"output": y, **gradients, **dict(model.named_buffers())})
+    for name, plain in steps[0].items():
+        torch.testing.assert_close(steps[1][name], plain, msg=name)
 
 
 @every_family
@@ -181,6 +199,28 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     torch.testing.assert_close(model(x), together)
 
 
+# Far above rounding, and below the error of 1 of numbers that are read in another order than they are in memory.
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.3}
+
+
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, marks=[pytest.mark.slow] * (dtype != torch.float64)) for dtype in BOUNDS]
+)
+@every_family
+def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: torch.dtype) -> None:
+    """Of images in memory as they are decoded: rows, columns, channels."""
+    model, results = create(family).to(dtype), []
+    x = images(2, 40, 56).to(dtype).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    for parts in (x[:, None], x[None]):
+        given = [part.detach().requires_grad_() for part in parts]
+        logits = torch.cat([model(part) for part in given])
+        grads = torch.autograd.grad(logits.double().square().sum(), [*given, *model.parameters()])
+        of_images, of_parameters = torch.cat(grads[: len(given)]), grads[len(given) :]
+        results.append((logits, of_images, torch.cat([grad.flatten() for grad in of_parameters])))
+    for alone, together in zip(*results, strict=True):
+        assert relative_error(alone, together) <= BOUNDS[dtype]
+
+
 @every_family
 def test_layers_are_called_unless_they_are_plain(family: str) -> None:
     """Adapters replace the class of a layer, and compute in its forward."""
@@ -200,7 +240,9 @@ def test_compiled(family: str, training: bool) -> None:
     """A graph without breaks computes the same, and the second takes any batch: below 16, oneDNN has other rules."""
     torch._dynamo.reset()
     model, counter = create(family).train(training), CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    if ROWS[family].staged:
+        model.set_grad_checkpointing(training)
+    compiled, before = torch.compile(model, fullgraph=True, backend=counter), copy.deepcopy(model.state_dict())
     another_size = [(2, 64, 96)] * (family in FAMILIES and not training)
     for shape in ((16, 64, 64), (17, 64, 64), (19, 64, 64), *another_size):
         given, results = images(*shape), []
@@ -209,7 +251,9 @@ def test_compiled(family: str, training: bool) -> None:
                 y = form(given)
             how = dict(allow_unused=True, materialize_grads=True)
             grads = torch.autograd.grad(y.square().sum(), [*model.parameters()], **how) if training else (y,)
-            results.append((y.detach(), torch.cat([x.flatten() for x in grads])))
+            buffers = torch.cat([x.flatten().double() for x in model.buffers()])
+            results.append((y.detach(), torch.cat([x.flatten() for x in grads]), buffers.clone()))
+            model.load_state_dict(before)
         for eager, graph in zip(*results, strict=True):
             assert relative_error(graph, eager) < (1e-4 if training else 1e-5)
         assert counter.frame_count <= 2 + (shape in another_size)
