@@ -319,6 +319,9 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
+    # Names that stand twice, such as ImageNet's two cranes, can be told apart by number alone.
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name in given and name in places]:
+        raise ValueError(f"{what} must name one class, got {twice[0]!r}, the name of {names.count(twice[0])}.")
     unknown = sorted(given - set(places))
     if unknown:
         known = f"the {len(names)} classes ({names[0]}, ... {names[-1]}) or a number below {len(names)}"
