@@ -25,6 +25,11 @@ if ((${#restarts[@]} > 0)) && ! [[ ${restarts[1]} =~ ^[0-9]+$ ]]; then
     exit 2
 fi
 
+if ((${#restarts[@]} > 0)); then
+    # Let processes meet in a store of their own, not in the launcher's, which holds addresses of the ones before.
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+fi
+
 if [[ ${NNODES:-1} != 1 ]]; then
     if [[ -z ${NODE_RANK:-} || -z ${MASTER_ADDR:-} ]]; then
         echo "error: NODE_RANK (0 to NNODES - 1) and MASTER_ADDR (of node 0) must be set for NNODES $NNODES." >&2

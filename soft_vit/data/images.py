@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -185,7 +185,8 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     be indices. By default they are the lines of `root/classes.txt`, else the folders of `root/train` or of its archive,
     else those of the split, sorted by name, or by number if all are numbers.
 
-    Raises FileNotFoundError for a missing folder or list, ValueError for an empty class and for labels that do not fit.
+    Raises FileNotFoundError for a missing folder, list or listed image, ValueError for an empty class, for labels that
+    do not fit, and for a file or class that is listed twice.
     """
     root = Path(root).expanduser()
     split = _present(root, split)
@@ -226,18 +227,17 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
     else all names in the list of `train`, sorted. Images that the list leaves out are not used.
 
-    Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes.
+    Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes and for an image
+    that is listed twice.
     """
     root = Path(root).expanduser()
     split = _present(root, split)
-    listed, columns = _read_labels(root, split)
+    listed, columns, lines = _read_labels(root, split)
     storage = open_storage(root / split) or FolderStorage(root)
     entries = {entry.name.removeprefix(f"{split}/"): entry for entry in storage.entries() if is_image(entry.name)}
-    entries |= {f"{split}/{name}": entry for name, entry in entries.items()}
-    if missing := [name for name in listed if name not in entries]:
-        raise FileNotFoundError(f"{storage.path} must hold each listed image, {len(missing)} are not: {missing[0]}.")
+    _require_files(storage, lines, entries)
     if classes is None:
-        classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else columns
+        classes = read_classes(root / "classes.txt") if (root / "classes.txt").is_file() else columns
     if classes is None:
         classes = in_order({label for labels in _read_labels(root, "train")[0].values() for label in labels})
     places = _places(list(classes), {label for labels in listed.values() for label in labels}, f"A label of {split}")
@@ -250,11 +250,11 @@ def _present(root: Path, split: str) -> str:
     return "valid" if split == "val" and not open_storage(root / split) and open_storage(root / "valid") else split
 
 
-def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None]:
-    """Return the labels of each listed file, and the classes if each has a column."""
+def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None, dict[str, int]]:
+    """Return the labels of each listed file, the classes if each has a column, and the line of each file."""
     table, columns = root / f"{split}.csv", None
     if table.is_file():
-        lines = read_lines(table)
+        numbers, lines = list(numbered_lines(table))[1:], read_lines(table)
         if len(lines) < 2 or "," not in lines[0]:
             raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
         (_, *columns), *rows = csv.reader(lines)
@@ -270,11 +270,14 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         table = table.with_suffix(".txt")
         if not table.is_file():
             raise FileNotFoundError(f"A list of labels must exist as {root / split}.csv or {table}.")
+        numbers = list(numbered_lines(table))
         rows = [line.split("\t" if "\t" in line else None) for line in read_lines(table)]
-    listed = {name.strip(): [label.strip() for label in labels] for name, *labels in rows}
-    if len(listed) < len(rows) or not rows:
-        raise ValueError(f"{table} must list each image once, got {len(rows)} rows for {len(listed)} images.")
-    return listed, columns
+    if not rows:
+        raise ValueError(f"{table} must list images, got an empty file.")
+    # A name may begin with the folder of the split.
+    names = [name.strip().removeprefix(f"{split}/") for name, *_ in rows]
+    labels = [[label.strip() for label in labels] for _, *labels in rows]
+    return dict(zip(names, labels, strict=True)), columns, _lines_of(table, numbers, names)
 
 
 def is_image(path: str | PurePath) -> bool:
@@ -316,6 +319,9 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
+    # Names that stand twice, such as ImageNet's two cranes, can be told apart by number alone.
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name in given and name in places]:
+        raise ValueError(f"{what} must name one class, got {twice[0]!r}, the name of {names.count(twice[0])}.")
     unknown = sorted(given - set(places))
     if unknown:
         known = f"the {len(names)} classes ({names[0]}, ... {names[-1]}) or a number below {len(names)}"
@@ -326,7 +332,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 def _listed_classes(root: Path, split: str) -> list[str] | None:
     listed = root / "classes.txt"
     if listed.is_file():
-        return read_lines(listed)
+        return read_classes(listed)
     train = open_storage(root / "train") if split not in ("", "train") else None
     if train is None:
         return None
@@ -344,21 +350,54 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
     """Return the label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
     if not path.is_file():
         raise FileNotFoundError(f"{storage.path} must have a folder per class, or a list of labels {path} must exist.")
-    lines = read_lines(path)
+    lines = numbered_lines(path)
     # A class may contain spaces after a TAB; else it is the last word.
-    pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)
-    labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+    pairs = {n: line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for n, line in lines.items()}
+    if bad := [number for number, pair in pairs.items() if len(pair) < 2]:
+        raise ValueError(f"{path} must have a file and a class on each line, got {lines[bad[0]]!r} on line {bad[0]}.")
+    _require_files(storage, _lines_of(path, pairs, (pair[0].strip() for pair in pairs.values())), set(names))
+    labels = {name.strip(): label.strip() for name, label in pairs.values()}
     missing = [name for name in names if name not in labels]
     if missing:
         raise ValueError(f"{path} must name each image's class, {len(missing)} are missing, such as {missing[0]}.")
     return [labels[name] for name in names]
 
 
+def _require_files(storage: Storage, lines: Mapping[str, int], files: Container[str]) -> None:
+    """Raise FileNotFoundError unless each listed name is one of the files. lines: by name."""
+    if missing := [name for name in lines if name not in files]:
+        where = f"{len(missing)} are not there, such as {missing[0]} on line {lines[missing[0]]}"
+        raise FileNotFoundError(f"{storage.path} must hold each listed image, {where}.")
+
+
+def _lines_of(path: Path, numbers: Iterable[int], names: Iterable[str]) -> dict[str, int]:
+    """Return the number of the line of each name. Raises ValueError for a name on two lines."""
+    lines: dict[str, int] = {}
+    for number, name in zip(numbers, names, strict=False):
+        if (first := lines.setdefault(name, number)) != number:
+            raise ValueError(f"{path} must list each name once, got {name} on lines {first} and {number}.")
+    return lines
+
+
+def read_classes(path: Path) -> list[str]:
+    """Return the names of classes in a list. Raises ValueError for a name on two lines."""
+    lines = numbered_lines(path)
+    return list(_lines_of(path, lines, lines.values()))
+
+
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text, stripped and without empty ones. Raises ValueError for another encoding."""
+    """Return the lines of `numbered_lines`."""
+    return list(numbered_lines(path).values())
+
+
+def numbered_lines(path: Path) -> dict[int, str]:
+    """Return the lines of a UTF-8 text by number from 1, stripped and without empty ones.
+
+    Raises ValueError for another encoding.
+    """
     try:
         # Some editors put a byte order mark first.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8 text ({error}).") from error
-    return [line.strip() for line in lines if line.strip()]
+    return {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}

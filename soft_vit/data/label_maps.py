@@ -14,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_lines
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -132,7 +132,7 @@ def _listed_classes(root: Path) -> list[str]:
     """Return class names from a file in the root. Raises FileNotFoundError without one."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
-        return read_lines(listed)
+        return read_classes(listed)
     if ade.is_file():
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]

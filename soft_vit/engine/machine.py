@@ -9,6 +9,7 @@ from mmengine.config import Config
 from mmengine.dist import init_dist, is_distributed
 from mmengine.utils.dl_utils import set_multi_processing
 from timm.scheduler import create_scheduler_v2
+from torch import distributed
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
@@ -54,13 +55,19 @@ def start_processes(cfg: Config) -> None:
     """Start the process group of a config with a launcher as MMEngine's Runner would, which then finds it started."""
     if cfg.get("launcher", "none") == "none" or is_distributed():
         return
+    meeting = {}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # After a restart the launcher's store still holds the addresses of the processes before.
+        store, rank, count = next(distributed.rendezvous("env://"))
+        store = distributed.PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        meeting = {"store": store, "rank": rank, "world_size": count}
     if not torch.cuda.is_available():
         # MMEngine would choose NCCL.
-        torch.distributed.init_process_group("gloo")
+        distributed.init_process_group("gloo", **meeting)
         return
     env = cfg.get("env_cfg") or {}
     set_multi_processing(**env.get("mp_cfg", {}), distributed=True)
-    init_dist(cfg.launcher, **env.get("dist_cfg", {}))
+    init_dist(cfg.launcher, **env.get("dist_cfg", {}), **meeting)
 
 
 def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None:

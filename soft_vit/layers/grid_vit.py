@@ -118,8 +118,7 @@ def follow_grid(model: Any, attentions: Iterable[ViTAttention]) -> None:
     if needing and getattr(getattr(model, "patch_drop", None), "prob", 0) > 0:
         raise ValueError(f"patch_drop_rate must be 0 for {type(needing[0]).__name__}, which works on whole maps.")
     if needing and not isinstance(model, GridViT):
-        cls: Any = type(model)
-        model.__class__ = _following(cls)
+        model.__class__ = _following(cast(Any, type(model)))
 
 
 @cache

@@ -33,7 +33,7 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
     """
     if torch.compiler.is_compiling():
         return timm.models.checkpoint(function, *args)
-    module: nn.Module = getattr(function, "__self__", function)  # type: ignore[assignment]  # a module is its own owner
+    module: Any = getattr(function, "__self__", function)
 
     def compute(*args: Any) -> Any:
         if not in_backward():

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from timm.layers import register_notrace_function
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from soft_vit.layers.block import PostNormBlock, PreNormBlock
+from soft_vit.layers.recompute import statistics_kept
+from soft_vit.ops.numerics import in_transform
 
 Block = PostNormBlock | PreNormBlock
 
@@ -76,15 +77,20 @@ class _ReversibleBlocks(torch.autograd.Function):
         return y1, y2
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_1: Tensor, grad_2: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # Not `once_differentiable`, which fails only where the gradient of all leaves is asked for.
+            raise ValueError(
+                "create_graph must be False for reversible blocks, got True. Second derivatives require torch.func, or "
+                "a model without reversible blocks."
+            )
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 
         def half_backward(half: Any, block: Block, x: Tensor, grad: Tensor, before: ForwardState, *arguments: Any):
             """Return the value of F or G at x and the gradient of x; add the gradients of parameters to grads."""
             parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
-            with before.restored():
+            with before.restored(), statistics_kept(block):
                 x = x.detach().requires_grad_()
                 y = half(block, x, *arguments)
                 found = torch.autograd.grad(y, (x, *parameters), grad.to(y.dtype), allow_unused=True)
@@ -121,12 +127,13 @@ def reversible_blocks(
     blocks: `PostNormBlock` or `PreNormBlock`; in both, a LayerNorm precedes attention and MLP, as in Reformer.
 
     Backward computes activations again, with the same dropout and autocast, so memory does not grow with the number of
-    blocks. In half precision the recovered streams have a rounding error, which does grow with it. Compiled models give
-    the same results, but store all activations.
+    blocks. In half precision the recovered streams have a rounding error, which does grow with it. Compiled models and
+    transforms of torch.func give the same results, but store all activations. Backward raises ValueError for
+    create_graph=True.
     """
     if not blocks:
         return x
-    recomputed = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    recomputed = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not in_transform()
     if recomputed and x.device.type != "meta":
         parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
         y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, num_prefix_tokens, *parameters)

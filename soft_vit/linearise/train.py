@@ -427,12 +427,9 @@ def held_signals() -> Iterator[list[int]]:
         held.append(number)
 
     # Python allows signal handlers in the main thread only.
-    main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
-    previous = {number: signal.getsignal(number) for number in numbers}
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, hold) for number in numbers}
     try:
-        for number in numbers:
-            signal.signal(number, hold)
         yield held
     finally:
         for number, handler in previous.items():

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import get_device_dtype, register_notrace_function, to_2tuple, trunc_normal_
-from timm.models import DefaultCfg, generate_default_cfgs, get_model_args, register_model
+from timm.models import DefaultCfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import build_model, resample_vit
-from soft_vit.weights.spec import is_plain_value, plain
+from soft_vit.weights.spec import options_of
 
 MIN_IMAGE_SIDE = 32
 
@@ -118,8 +118,7 @@ def add_img_size_hooks(model: nn.Module) -> None:
 def note_options(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
     """Note the image size and the options of a model in the metadata that torch saves with its state dict."""
     size = getattr(model, "img_size", None) or model.patch_embed.img_size
-    options = {name: plain(value) for name, value in get_model_args(model).items() if is_plain_value(value)}
-    local_metadata["options"] = {**options, "img_size": tuple(size)}
+    local_metadata["options"] = {**options_of(model), "img_size": tuple(size)}
 
 
 def resample_and_check(

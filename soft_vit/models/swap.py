@@ -271,9 +271,7 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     used |= kept
     kept |= from_old
     if getattr(model, "rope", None) is not None and attn.traits.qk != "tokens":
-        raise ValueError(
-            f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
-        )
+        raise ValueError(f"{type(model).__name__} rotates the query and key of each token, which {kind!r} lacks.")
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)
 

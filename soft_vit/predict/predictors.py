@@ -16,6 +16,7 @@ from timm.data import ImageNetInfo, create_transform
 from torch import Tensor
 from torchvision.transforms.v2.functional import pil_to_tensor
 
+from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import resolve, type_name
 from soft_vit.engine.data.views import data_config, set_view, shown_datasets, view_of_config
@@ -81,8 +82,8 @@ class TimmPredictor:
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
-        """Return the result of each RGB image, of any size."""
-        batch = torch.stack([self.transform(image) for image in images]).to(self.device)
+        """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
+        batch = torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
         scores = self.scores(self.model(batch).float())
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
@@ -137,6 +138,7 @@ class ConfigPredictor:
             model["pretrained"] = False
         self.model = MODELS.build(model)
         dataset = shown_datasets(cfg)[0]
+        self.bits: int | None = dataset.get("bits")
         # The pipeline for generated images of one size does not resize.
         if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
@@ -158,8 +160,8 @@ class ConfigPredictor:
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        """Return the result of each RGB image, of any size."""
-        prepared = [self.prepare(image) for image in images]
+        """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
+        prepared = [self.prepare(to_rgb(image)) for image in images]
         # In a batch of several sizes, padding would change what attention sees of an image.
         equal = len({sample["inputs"].shape for sample in prepared}) == 1
         batches = [prepared] if equal else [[sample] for sample in prepared]

@@ -14,6 +14,8 @@ NOTES_KEY = "timm_model"
 """Key of the record in the `meta` of a checkpoint."""
 MULTI_LABEL = "several labels for each image"
 """The entry of `notes` in timm's configuration of a model whose scores are sigmoids."""
+# Arguments of timm's create_model that do not describe the model.
+HOW_TO_BUILD = ("feature_cls", "features_only", "out_indices", "pretrained_strict")
 # Of noted sizes, to which position embeddings are resampled.
 MAX_SIDE = 1 << 14
 
@@ -75,15 +77,15 @@ class ModelSpec:
         Rates of dropout are left out. Warns about an option that is not plain, such as a class: files cannot hold it.
         """
         cfg = getattr(model, "pretrained_cfg", None) or {}
-        options = get_model_args(model)
-        if lost := [name for name, value in options.items() if not is_plain_value(value)]:
-            warnings.warn(f"The options {', '.join(lost)} cannot be saved; give them again on loading.", stacklevel=2)
-        kept = {name: plain(value) for name, value in options.items() if name not in lost}
+        options = options_of(model)
+        if lost := get_model_args(model).keys() - options.keys() - set(HOW_TO_BUILD):
+            names = ", ".join(sorted(lost))
+            warnings.warn(f"The options {names} cannot be saved; give them again on loading.", stacklevel=2)
         known = {**cfg, "input_size": get_model_input_config(model)["input_size"]}
         if options.get("num_classes") != cfg.get("num_classes"):
             # The head was replaced.
             known |= {"label_names": None, "notes": None}
-        return cls(cfg.get("architecture"), kept, usable(known))
+        return cls(cfg.get("architecture"), options, usable(known))
 
     @classmethod
     def of_cfg(cls, cfg: PretrainedCfg, options: Mapping[str, Any]) -> "ModelSpec":
@@ -164,6 +166,12 @@ class ModelSpec:
         elif len(names) != num_classes:
             warnings.warn(f"The model has {num_classes} outputs, and the names of {len(names)} classes.", stacklevel=2)
         return names[:num_classes]
+
+
+def options_of(model: Any) -> dict[str, Any]:
+    """Return the arguments of a timm model that are plain, see `ModelSpec`."""
+    options = get_model_args(model).items()
+    return {name: plain(value) for name, value in options if name not in HOW_TO_BUILD and is_plain_value(value)}
 
 
 def usable(cfg: Mapping[str, Any]) -> dict[str, Any]:

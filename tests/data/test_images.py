@@ -120,7 +120,7 @@ def test_folders_that_are_numbers(tmp_path):
     "lines",
     [
         ["0 a.png 0", "1 a.png 0", "0 b.png 1", "1 b.png 1"],
-        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a", "other.png a"],
+        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a"],
         ["0 great dane.png\tgreat dane", "1 great dane.png\tgreat dane", "0 pug.png\tpug", "1 pug.png\tpug"],
     ],
 )
@@ -172,12 +172,13 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
     ("kind", "text", "error", "message"),
     [
         ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
-        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png"),
+        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png on line 2"),
         ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
-        ("csv", "file,labels\n0.png,a\n0.png,b\n", ValueError, "2 rows for 1 images"),
+        ("csv", "file,labels\n0.png,a\n\n0.png,b\n", ValueError, "0.png on lines 2 and 4"),
         ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
         ("csv", "", ValueError, "header"),
-        ("txt", "", ValueError, "0 rows"),
+        ("txt", "", ValueError, "train.txt"),
+        ("txt", "0.png x\n0.png x\n", ValueError, "0.png on lines 1 and 2"),
         ("txt", "0.png a\n", ValueError, "'a'"),
         ("json", "{}", FileNotFoundError, "train.csv"),
     ],
@@ -226,6 +227,16 @@ def flat(root: Path, text: str | None) -> None:
         (root / "val.txt").write_text(text)
 
 
+def classes_file(root: Path, text: str) -> None:
+    (make_tree(root) / "classes.txt").write_text(text)
+
+
+def ring(folder: Path) -> None:
+    """Folders that link to each other."""
+    (folder / "a" / "b").symlink_to("../b")
+    (folder / "b" / "a").symlink_to("../a")
+
+
 @pytest.mark.parametrize(
     ("make", "split", "error", "message"),
     [
@@ -236,9 +247,15 @@ def flat(root: Path, text: str | None) -> None:
         (lambda root: (make_tree(root) / "train/x.png").write_bytes(b""), "train", ValueError, "x.png"),
         (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
         (lambda root: flat(root, None), "val", FileNotFoundError, r"val\.txt"),
-        (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
-        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "1 are missing, such as x.png"),
+        (lambda root: flat(root, "x.png a\n\ny.png a\n"), "val", FileNotFoundError, "y.png on line 3"),
+        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "'a' on line 1"),
+        (lambda root: flat(root, "x.png a\nx.png b\n"), "val", ValueError, "x.png on lines 1 and 2"),
+        (lambda root: flat(root, "x.png a\nx.png a\n"), "val", ValueError, "x.png on lines 1 and 2"),
+        (lambda root: classes_file(root, "a\nb\na\n"), "train", ValueError, "a on lines 1 and 3"),
+        (lambda root: (make_tree(root) / "train/a/up").symlink_to("../../train"), "train", ValueError, "a/up"),
+        (lambda root: ring(make_tree(root) / "train"), "train", ValueError, "a/b/a"),
         (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
+        (lambda root: (make_tree(root) / "classes.txt").write_text("a\nb\na\n"), "train", ValueError, "'a'.* 2"),
         (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
         (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
     ],

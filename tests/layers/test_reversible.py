@@ -1,6 +1,7 @@
 """Reversible blocks against the same two streams differentiated by autograd."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -49,11 +50,13 @@ def result_and_gradients(compute, blocks: nn.ModuleList, x: Tensor) -> dict[str,
     assert torch.equal(torch.get_rng_state(), after)
     grads = {name: parameter.grad.clone() for name, parameter in blocks.named_parameters() if parameter.requires_grad}
     blocks.zero_grad()
-    return {"y": y.detach(), "x": x.grad, **grads}
+    buffers = {name: buffer.double().clone() for name, buffer in blocks.named_buffers()}
+    return {"y": y.detach(), "x": x.grad, **grads, **buffers}
 
 
 def assert_equals_autograd(blocks: nn.ModuleList, x: Tensor) -> None:
-    actual, expected = (result_and_gradients(compute, blocks, x) for compute in (reversible_blocks, plain))
+    forms = (reversible_blocks, plain)
+    actual, expected = (result_and_gradients(compute, copy.deepcopy(blocks), x) for compute in forms)
     scale = max(value.norm() for value in expected.values())
     for name, value in expected.items():
         # A gradient that cancels, as that of a key's bias, is rounding: held against the largest instead.
@@ -84,6 +87,32 @@ def test_random_sampling_in_training_is_the_same_when_computed_again() -> None:
     torch.manual_seed(0)
     attns = [attention_class("soft")(DIM, 3, feat_size=GRID, sr_ratio=2, sampling="random") for _ in range(2)]
     assert_equals_autograd(nn.ModuleList(PostNormBlock(DIM, attn) for attn in attns).double().train(), tokens())
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mT).mT
+
+
+def test_statistics_are_updated_once() -> None:
+    blocks = make_blocks()
+    blocks[0].norm1 = TokenBatchNorm(DIM).double()
+    assert_equals_autograd(blocks.train(), tokens())
+
+
+def test_second_derivatives_are_right_or_refused() -> None:
+    """A penalty of the gradient would be zero in silence."""
+    blocks, x = make_blocks("linear"), tokens().requires_grad_()
+
+    def loss(compute, x: Tensor) -> Tensor:
+        return compute(blocks, x, GRID).sin().sum()
+
+    (gradient,) = torch.autograd.grad(loss(plain, x), x, create_graph=True)
+    (expected,) = torch.autograd.grad(gradient.square().sum(), x)
+    penalty = torch.func.grad(lambda x: torch.func.grad(partial(loss, reversible_blocks))(x).square().sum())(x.detach())
+    assert (penalty - expected).norm() <= TOLERANCE * expected.norm()
+    with pytest.raises(ValueError, match="create_graph"):
+        torch.autograd.grad(loss(reversible_blocks, x), x, create_graph=True)
 
 
 def test_frozen_and_shared_parameters() -> None:

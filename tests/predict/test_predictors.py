@@ -14,6 +14,7 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.demo.trees import make_tree
+from soft_vit.data.images import BadImage
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
@@ -80,6 +81,11 @@ def test_timm_model_sees_what_timm_shows_it():
         assert result.indices == best.indices.tolist()
         assert result.scores == pytest.approx(best.values.tolist())
     assert predictor.names[281] == "tabby, tabby cat"
+    # Another mode is converted by its range, or refused.
+    grey = Image.fromarray(np.asarray(images[0].convert("L")).astype(np.uint16) * 257)
+    assert predictor([grey])[0].scores == predictor([images[0].convert("L")])[0].scores
+    with pytest.raises(BadImage, match="unknown range"):
+        predictor([images[0].convert("F")])
 
 
 @pytest.mark.parametrize("img_size", [None, 96])

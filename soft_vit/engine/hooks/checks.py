@@ -28,7 +28,8 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     if not own or own == expected:
         return
     strange = [name for name in own if name not in expected]
-    if not strange and hasattr(dataset, "number_like"):
+    twice = len(set(expected)) < len(expected)
+    if not strange and not twice and hasattr(dataset, "number_like"):
         dataset.number_like(expected)
         return
     what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
@@ -41,12 +42,9 @@ def require_batches(loader: Any, model: nn.Module) -> None:
     loader: the training data. model: a classifier with a timm model.
     """
     batches = loader.batch_sampler
-    single = batches.batch_size == 1 or len(batches.sampler) % batches.batch_size == 1
-    if not single or (batches.batch_size > 1 and batches.drop_last):
-        return
-    inputs = loader.dataset[0].get("inputs")
-    # Other tasks have maps of more than one position.
-    if not isinstance(inputs, Tensor) or not hasattr(model, "model"):
+    single = batches.batch_size == 1 or (not batches.drop_last and len(batches.sampler) % batches.batch_size == 1)
+    inputs = loader.dataset[0].get("inputs") if single and hasattr(model, "model") else None
+    if not isinstance(inputs, Tensor):
         return
     try:
         network = copy.deepcopy(model).train().model.to("meta")

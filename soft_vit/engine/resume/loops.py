@@ -76,6 +76,14 @@ def _fit_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
     loop.runner.param_schedulers = kept
 
 
+def _validate(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, last: int) -> None:
+    """Validate if it is due after this epoch or iteration."""
+    loop._decide_current_val_interval()
+    due = done % loop.val_interval == 0 or done == last
+    if loop.runner.val_loop is not None and done >= loop.val_begin and due:
+        loop.runner.val_loop.run()
+
+
 @LOOPS.register_module()
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
@@ -92,10 +100,10 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def run(self) -> Any:
         self.runner.call_hook("before_train")
         if self._iter == self._epoch * len(self.dataloader) > 0:
-            self._validate()
+            _validate(self, self._epoch, self._max_epochs)
         while self._epoch < self._max_epochs and not self.stop_training:
             self.run_epoch()
-            self._validate()
+            _validate(self, self._epoch, self._max_epochs)
         self.runner.call_hook("after_train")
         return self.runner.model
 
@@ -111,13 +119,6 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def run_iter(self, idx: int, data_batch: Any) -> None:
         _seed_step(self.runner)
         super().run_iter(idx, data_batch)
-
-    def _validate(self) -> None:
-        """Validate if it is due after this epoch."""
-        self._decide_current_val_interval()
-        due = self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs
-        if self.runner.val_loop is not None and self._epoch >= self.val_begin and due:
-            self.runner.val_loop.run()
 
 
 @LOOPS.register_module()
@@ -142,12 +143,12 @@ class ExactIterLoop(IterBasedTrainLoop):
         self.runner.call_hook("before_train")
         self.runner.call_hook("before_train_epoch")
         if self._iter > 0:
-            self._validate()
+            _validate(self, self._iter, self._max_iters)
         batches = self._all_batches()
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()
             self.run_iter(next(batches))
-            self._validate()
+            _validate(self, self._iter, self._max_iters)
         self.runner.call_hook("after_train_epoch")
         self.runner.call_hook("after_train")
         return self.runner.model
@@ -157,13 +158,6 @@ class ExactIterLoop(IterBasedTrainLoop):
             self._advance_schedules()
         _seed_step(self.runner)
         super().run_iter(data_batch)
-
-    def _validate(self) -> None:
-        """Validate if it is due after this iteration."""
-        self._decide_current_val_interval()
-        due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
-        if self.runner.val_loop is not None and self._iter >= self.val_begin and due:
-            self.runner.val_loop.run()
 
     def _advance_schedules(self) -> None:
         """Advance schedules that count epochs, of which MMEngine sees one in a run by iteration.

@@ -11,21 +11,21 @@ Persistent workers and workers that prefetch therefore need no message.
 
 import copy
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info
-from mmengine.hooks import Hook
+from mmengine.hooks import EarlyStoppingHook, Hook
 from mmengine.registry import DATA_SAMPLERS, DATASETS
 from mmengine.runner import Runner
 from torch.utils.data import Sampler
 
 from soft_vit.registry import HOOKS, register
 
-# What hooks of MMEngine keep from one validation to the next.
-_KEPT = {"EarlyStoppingHook": ("wait_count", "best_score")}
+# See BatchPositionHook; MMEngine's own hook forgets them.
+EarlyStoppingHook.kept = ("wait_count", "best_score")
 # The first word of a key, so that a step and a sample with equal numbers have different seeds.
 _STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
 
@@ -172,8 +172,9 @@ class BatchPositionHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint["meta"]["batches"] = self._describe(runner)
-        hooks = [(type(hook).__name__, {name: getattr(hook, name) for name in _kept(hook)}) for hook in runner.hooks]
-        checkpoint["meta"]["hooks"] = [(kind, state) for kind, state in hooks if state]
+        kept = [hook for hook in runner.hooks if hasattr(hook, "kept")]
+        states = [(type(hook).__name__, {name: getattr(hook, name) for name in hook.kept}) for hook in kept]
+        checkpoint["meta"]["hooks"] = states
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # In a test this would build the training data.
@@ -200,10 +201,6 @@ class BatchPositionHook(Hook):
         # loader.batch_size is None in configs with a batch sampler, as mmdet's.
         batch_size = loader.batch_sampler.batch_size
         return {"processes": runner.world_size, "batch_size": batch_size, "steps": len(loader)}
-
-
-def _kept(hook: Hook) -> Sequence[str]:
-    return getattr(hook, "kept", _KEPT.get(type(hook).__name__, ()))
 
 
 def _sentence(batches: dict[str, int]) -> str:

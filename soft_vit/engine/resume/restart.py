@@ -33,13 +33,10 @@ def choose_checkpoint(work_dir: str | Path, resume: str | None) -> str | None:
     resume: "auto" for the newest in the folder, or another path or None, unless a launcher has restarted the run; then
     the newest that it has written, if any. The main process chooses.
     """
-    began = _began(work_dir)
-    chosen = [resume]
-    if is_main_process():
-        newest = find_newest_checkpoint(work_dir, began) if began is not None else None
-        if newest is None and resume == "auto":
-            newest = find_newest_checkpoint(work_dir)
-        chosen = [str(newest) if newest else None if resume == "auto" else resume]
+    began = 0.0 if resume == "auto" else _began(work_dir)
+    chosen = [None if resume == "auto" else resume]
+    if is_main_process() and began is not None and (newest := find_newest_checkpoint(work_dir, began)):
+        chosen = [str(newest)]
     broadcast_object_list(chosen)
     return chosen[0]
 

@@ -175,3 +175,8 @@ def test_other_data_with_other_classes_is_refused():
     match_classes(SimpleNamespace(metainfo={}), ["a", "b"], "the checkpoint")
     with pytest.raises(ValueError, match="a, b, c"):
         match_classes(same, ["a", "b", "c"], "the checkpoint")
+    # Which of two classes of one name is meant, nothing tells.
+    numbered = SimpleNamespace(metainfo={"classes": ("a", "b")}, number_like=lambda names: None)
+    match_classes(numbered, ["b", "a", "c"], "the checkpoint")
+    with pytest.raises(ValueError, match="a, b, a"):
+        match_classes(numbered, ["a", "b", "a"], "the checkpoint")
