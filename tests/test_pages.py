@@ -84,7 +84,7 @@ ENDS_IN = {
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
 # The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
-    r"tools/dist_train.sh (\S+) \d": r"python tools/train.py \1",
+    r"tools/dist_train.sh (\S+) \d(?: --max-restarts \d)?": r"python tools/train.py \1",
     r"tools/dist_test.sh (\S+ \S+) \d": r"python tools/test.py \1",
     r"tools/slurm_train.sh \S+ \S+ (\S+) (\S+)": r"python tools/train.py \1 --work-dir \2",
 }
