@@ -50,7 +50,10 @@ class Choice(NamedTuple):
     score: float | None = None
     """Its mean accuracy in the gym, in percent; None without a measurement."""
     trade: str = ""
-    """What the fastest of all types would gain and lose, in words; empty if it is this one."""
+    """What the fastest of all types would gain and lose, in words; empty if it is this one.
+
+    If no type that learns nearly what softmax does has so little memory, what this one loses.
+    """
 
 
 class Measurements(NamedTuple):
@@ -66,7 +69,8 @@ def choose_attention(
 ) -> Choice:
     """Return the fastest measured attention that learns nearly what softmax does, for a square map of num_tokens.
 
-    memory: the most MB that one layer of width 64 may take for one image.
+    memory: the most MB that one layer of width 64 may take for one image. If only types that learn less fit, the
+        fastest of them is returned, and its `trade` says what it loses.
     training: measure forward and backward instead of forward.
     kinds: choose among these attention types instead of those in which every token sees all others and whose mean
         accuracy in docs/gym is at most `MOST_LOST` points below that of softmax.
@@ -109,10 +113,17 @@ def choose_attention(
         raise ValueError(f"memory must be at least {least} for {num_tokens} tokens, got {memory}.")
     # By size, equally fast ones.
     fitting.sort(key=lambda choice: (choice.seconds, choice.megabytes))
-    best = next((choice for choice in fitting if kinds or choice.kind in good), fitting[0])
-    if best is fitting[0]:
-        return best
     fastest = fitting[0]
+    best = next((choice for choice in fitting if kinds or choice.kind in good), None)
+    if best is None:
+        score = "no score" if fastest.score is None else f"{fastest.score:.0f} %"
+        trade = f"in the gym it has {score} and softmax {scores['softmax']:.0f} %"
+        if learning := [choice for choice in found if choice.kind in good]:
+            least = min(learning, key=lambda choice: choice.megabytes)
+            trade += f"; {least.kind} has {least.score:.0f} % and takes {least.megabytes:.3g} MB"
+        return fastest._replace(trade=trade)
+    if best is fastest:
+        return best
     trade = f"{fastest.kind} takes {fastest.seconds / best.seconds:.2g} times as long"
     if best.score and fastest.score:
         trade += f"; in the gym it has {fastest.score:.0f} % instead of {best.score:.0f} %"

@@ -11,8 +11,9 @@ FIGURES = {("softmax", "inference", n): (n * n * 1e-6, n / 100) for n in (100, 4
 FIGURES |= {("linear", "inference", n): (n * 5e-4, n / 50) for n in (100, 400, 1600)}
 FIGURES |= {("hydra", "inference", n): (n * 1e-4, n) for n in (100, 400)}
 FIGURES |= {(kind, "inference", n): (1e-9, 1e-9) for kind in ("none", "local") for n in (100, 400, 1600)}
+FIGURES |= {("sima", "inference", n): (n * 1e-2, n / 200) for n in (100, 400)}
 FIGURES |= {("mala", "training", n): (n, 1) for n in (100, 400, 1600)}
-SCORES = {"softmax": 80.0, "linear": 76.0, "hydra": 57.0, "mala": 90.0}
+SCORES = {"softmax": 80.0, "linear": 76.0, "hydra": 57.0, "sima": 56.0, "mala": 90.0}
 
 
 @pytest.fixture
@@ -50,8 +51,15 @@ def test_what_a_faster_kind_that_learns_less_would_gain(table):
     assert choice.choose_attention(1600).trade == ""
 
 
+def test_what_is_lost_where_memory_leaves_no_kind_that_learns_as_softmax(table):
+    found = choice.choose_attention(400, memory=3)
+    assert found.kind == "sima"
+    assert found.trade == "in the gym it has 56 % and softmax 80 %; softmax has 80 % and takes 4 MB"
+    assert choice.choose_attention(400, memory=3, kinds=["sima", "hydra"]).trade == ""
+
+
 REFUSALS = [(99, {}, "from 100 to 1600, got 99"), (400, {"kinds": ["linear", "sofd"]}, "sofd")]
-REFUSALS += [(1600, {"kinds": ["hydra"]}, "hydra"), (400, {"memory": 3.9}, "at least 4 MB.*softmax.*3.9")]
+REFUSALS += [(1600, {"kinds": ["hydra"]}, "hydra"), (400, {"memory": 1.9}, "at least 2 MB.*sima.*1.9")]
 
 
 @pytest.mark.parametrize(("num_tokens", "options", "value"), REFUSALS)
