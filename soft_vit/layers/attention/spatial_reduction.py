@@ -71,16 +71,16 @@ class SpatialReductionAttention(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Mix keys and values `[B, heads, P + M, C / heads]` by queries `[B, heads, P + N, C / heads]`.
 
-        Windows with a masked token are left out; where all would be, the first one, padded with zeros, stays.
+        Windows with a masked token are left out. An image that is thinner than one window has one, padded with zeros.
         """
         mask = layout.mask
         if mask is not None and self.sr is not None:
             P, (height, width) = layout.num_prefix_tokens, self.window
             maps = pad_to_window(mask[:, P:].unflatten(1, layout.feat_size), self.window)
-            # Padding is on the right and below: a window counts if its last token does.
-            whole = maps[:, height - 1 :: height, width - 1 :: width].flatten(1)
-            first = torch.arange(whole.shape[1], device=whole.device) == 0
-            mask = torch.cat([mask[:, :P], whole | (first & ~whole.any(1, keepdim=True))], dim=1)
+            # Padding is on the right and below: its first column and row tell how many windows each image has.
+            sides = maps[:, height - 1 :: height, 0], maps[:, 0, width - 1 :: width]
+            rows, columns = (side | (torch.arange(side.shape[1], device=side.device) == 0) for side in sides)
+            mask = torch.cat([mask[:, :P], (rows[:, :, None] & columns[:, None]).flatten(1)], dim=1)
         return dot_product_attention(
             q, k, v, None if mask is None else mask[:, None, None], self.dropout_p, self.fused_attn
         )

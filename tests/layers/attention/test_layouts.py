@@ -49,11 +49,12 @@ NO_MASK = [
 def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[int, ...]]]:
     """A map, a mask of its tokens, and the maps of the tokens that are left."""
     if use == "maps":
-        mask = torch.ones(3, prefix + 7 * 5, dtype=torch.bool)
-        maps = mask[:, prefix:].view(3, 7, 5)
-        maps[1:, 4:] = False
-        maps[2, :, 3:] = False
-        feat_size, shorter = (7, 5), [(7, 5), (4, 5), (4, 3)]
+        # Some are thinner than a window of two by two.
+        feat_size, shorter = (7, 5), [(7, 5), (4, 5), (4, 3), (7, 1), (1, 5), (1, 1)]
+        mask = torch.zeros(len(shorter), prefix + 7 * 5, dtype=torch.bool)
+        mask[:, :prefix] = True
+        for image, (height, width) in zip(mask[:, prefix:].view(-1, 7, 5), shorter, strict=True):
+            image[:height, :width] = True
     else:
         mask = torch.ones(6, prefix + 23, dtype=torch.bool)
         mask[1, [prefix + 3, prefix + 9, prefix + 20]] = False
