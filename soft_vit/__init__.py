@@ -7,6 +7,7 @@ from soft_vit import models
 from soft_vit.functional import FUNCTIONAL_KINDS, attention, varlen_attention
 from soft_vit.layers.choice import Choice, choose_attention
 from soft_vit.layers.vit_attention import attn_layer
+from soft_vit.models.register import register_attention
 from soft_vit.models.swap import SwapReport
 from soft_vit.models.swap import swap_attention as _swap_attention
 from soft_vit.version import __version__
@@ -19,6 +20,7 @@ __all__ = [
     "attn_layer",
     "choose_attention",
     "models",
+    "register_attention",
     "swap_attention",
     "varlen_attention",
 ]

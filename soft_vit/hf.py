@@ -4,7 +4,8 @@ Imports transformers 5, the extra `[hf]`.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,12 @@ from transformers.masking_utils import bidirectional_mask_function
 
 from soft_vit.functional import FUNCTIONAL_KINDS, OPERATORS, attention
 from soft_vit.layers.attention import attention_class
-from soft_vit.layers.token_map import ImageMaps, TokenMap, maps_of_sizes
-from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options, tokens_that_count
-from soft_vit.models.swap import SwapReport, block_numbers, cost, keep_projections, projections
+from soft_vit.layers.token_grid import ImageGrids, grids_of_sizes
+from soft_vit.layers.vit_attention import ViTAttention, check_options, valid_tokens, vit_attention
+from soft_vit.models.swap import SwapReport, block_numbers, keep_projections, meta_copy, projections
 
-KNOWN_ATTENTIONS = (
-    "ViTAttention",
-    "DeiTAttention",
-    "Dinov2Attention",
-    "Dinov2WithRegistersAttention",
-    "DINOv3ViTAttention",
-    "SiglipAttention",
-    "Siglip2Attention",
-    "CLIPAttention",
-)
-"""Attentions that a swap replaces. It keeps their layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
+KNOWN_MODELS = ["ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Siglip", "Siglip2", "CLIP"]
+"""Models whose attention a swap replaces. It keeps its layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
 
 HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token"}
 """Options of `from_pretrained` that say where a file is."""
@@ -49,37 +41,32 @@ def register() -> list[str]:
     must be of padding; causal models raise ValueError when they run.
     """
     for kind in FUNCTIONAL_KINDS:
-        AttentionInterface.register(f"soft_vit_{kind}", _Attend(kind))
+        AttentionInterface.register(f"soft_vit_{kind}", partial(_attend, kind))
         AttentionMaskInterface.register(f"soft_vit_{kind}", _padding_mask)
     return [f"soft_vit_{kind}" for kind in FUNCTIONAL_KINDS]
 
 
-class _Attend:
-    """An attention function of transformers."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        is_causal: bool | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, None]:
-        if getattr(module, "is_causal", False) if is_causal is None else is_causal:
-            raise ValueError(f"attn_implementation must not be 'soft_vit_{self.kind}' for causal attention.")
-        if dropout > 0:
-            raise ValueError(f"attention dropout must be 0 for 'soft_vit_{self.kind}', got {dropout}.")
-        # Models pass the usual factor, which types without one leave out.
-        scale = scaling if OPERATORS[self.kind].scaled else None
-        y = attention(query, key, value, self.kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
-        return y.transpose(1, 2), None
+def _attend(
+    kind: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' models do, by a kind."""
+    if getattr(module, "is_causal", False) if is_causal is None else is_causal:
+        raise ValueError(f"attn_implementation must not be 'soft_vit_{kind}' for causal attention.")
+    if dropout > 0:
+        raise ValueError(f"attention dropout must be 0 for 'soft_vit_{kind}', got {dropout}.")
+    # Models pass the usual factor, which types without one leave out.
+    scale = scaling if OPERATORS[kind].scaled else None
+    y = attention(query, key, value, kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
+    return y.transpose(1, 2), None
 
 
 def _padding_mask(
@@ -94,10 +81,10 @@ def _padding_mask(
 
 
 def _key_mask(mask: Tensor | None) -> Tensor | None:
-    """Return a mask of padding, `[B, N]` or one of `tokens_that_count`, as bool `[B, N]`."""
+    """Return a mask of padding, `[B, N]` or one of `valid_tokens`, as bool `[B, N]`."""
     if mask is None:
         return None
-    return mask.bool() if mask.ndim == 2 else tokens_that_count(mask)
+    return mask.bool() if mask.ndim == 2 else valid_tokens(mask)
 
 
 class SwappedAttention(nn.Module):
@@ -112,22 +99,15 @@ class SwappedAttention(nn.Module):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
-        token_map: TokenMap | ImageMaps | None = None,
+        grid: tuple[int, int] | ImageGrids | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Mix tokens `[B, P + N, C]`; token_map: given by the model that makes tokens of images."""
-        x, mask = hidden_states, _key_mask(attention_mask)
-        mask = None if mask is None else mask[:, None, None]
+        """Mix tokens `[B, P + N, C]`; grid: given by the model that makes tokens of images."""
         # timm's order of sines and cosines.
         rope = None if position_embeddings is None else torch.cat(position_embeddings[::-1], dim=-1)
-        attn: Any = self.attn
-        given: Any = mask
-        if isinstance(token_map, TokenMap):
-            Y, X = token_map.feat_size
-            given = TokenMap((Y, X), x.shape[1] - Y * X, mask)
-        elif token_map is not None and (attn.needs_grid or attn.no_mask):
-            given = token_map
-        return attn(x, attn_mask=given, rope=rope), None
+        if isinstance(grid, ImageGrids) and self.attn.traits.follows_mask:
+            grid = None
+        return self.attn.mix_images(hidden_states, grid, rope, _key_mask(attention_mask)), None
 
 
 def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, **options: Any) -> SwapReport:
@@ -139,17 +119,11 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     Raises ValueError for an unknown attention, option or block, and a model of another form, which stays unchanged.
     """
     tower, _ = vision_attentions(model)
-    before, (report, undo) = _cost(tower), _replace(model, kind, blocks, **options)
-    try:
-        after = _cost(tower)
-    except Exception:
-        undo()
-        raise
+    before, report = meta_copy(tower), _replace(model, kind, blocks, **options)
+    report.forms, report.run = (before, meta_copy(tower)), _run_image
     note = {"kind": kind, "blocks": report.blocks, **options}
     _save_own_names(model)
     model.config.soft_vit = [*getattr(model.config, "soft_vit", []), note]
-    report.params_before, report.flops_before = before
-    report.params_after, report.flops_after = after
     return report
 
 
@@ -185,34 +159,24 @@ def _save_own_names(model: Any) -> None:
     model._weight_conversions = []
 
 
-def _replace(
-    model: Any, kind: str, blocks: Iterable[int] | None, **options: Any
-) -> tuple[SwapReport, Callable[[], None]]:
-    """Replace attentions, and let the model give them the map of each image; return a function that undoes both."""
+def _replace(model: Any, kind: str, blocks: Iterable[int] | None, **options: Any) -> SwapReport:
+    """Replace attentions, and let the model give them the grid of each image."""
     check_options(kind, options)
     tower, layers = vision_attentions(model)
     report = SwapReport(kind, block_numbers(blocks, len(layers)))
     cls = attention_class(kind)
-    if hasattr(tower.config, "num_patches") and cls.fixed_feat_size:
+    if hasattr(tower.config, "num_patches") and cls.traits.fixed_grid:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
-    if hasattr(tower, "rope_embeddings") and not (cls.qk_norm and cls.qk_of_each_token):
+    if hasattr(tower, "rope_embeddings") and cls.traits.qk != "tokens":
         raise ValueError(f"kind must have a query and a key of each token for {type(tower).__name__}, got {kind!r}.")
     replacements = {i: _replacement(tower, layers[i][2], kind, options) for i in report.blocks}
     for i, (attn, kept, dropped) in replacements.items():
         parent, name, _ = layers[i]
         setattr(parent, name, SwappedAttention(attn))
         report.add(f"{i}.{name}.attn.", attn, kept, dropped)
-    hook = None
-    if _give_map not in tower._forward_pre_hooks.values():
-        hook = tower.register_forward_pre_hook(_give_map, with_kwargs=True)
-
-    def undo() -> None:
-        if hook is not None:
-            hook.remove()
-        for parent, name, old in layers:
-            setattr(parent, name, old)
-
-    return report, undo
+    if _give_grid not in tower._forward_pre_hooks.values():
+        tower.register_forward_pre_hook(_give_grid, with_kwargs=True)
+    return report
 
 
 def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Module]]]:
@@ -226,11 +190,11 @@ def vision_attentions(model: Any) -> tuple[Any, list[tuple[nn.Module, str, nn.Mo
             (parent, name, module)
             for parent in tower.modules()
             for name, module in parent.named_children()
-            if type(module).__name__ in KNOWN_ATTENTIONS or isinstance(module, SwappedAttention)
+            if type(module).__name__.removesuffix("Attention") in KNOWN_MODELS or isinstance(module, SwappedAttention)
         ]
         if found and hasattr(tower.config, "patch_size"):
             return tower, found
-    names = ", ".join(name.removesuffix("Attention") for name in KNOWN_ATTENTIONS)
+    names = ", ".join(KNOWN_MODELS)
     raise ValueError(f"model must be a vision model of transformers ({names}), got {type(model).__name__}.")
 
 
@@ -241,7 +205,7 @@ def _replacement(tower: Any, old: Any, kind: str, options: dict[str, Any]) -> tu
     num_heads = next(getattr(old, name) for name in names if hasattr(old, name))
     source = projections(old)
     source = {name.replace("o_proj.", "proj.").replace("out_proj.", "proj."): x for name, x in source.items()}
-    attn = VIT_ATTENTIONS[kind](
+    attn = vit_attention(kind)(
         config.hidden_size,
         num_heads,
         qkv_bias=not source or any(name in source for name in ("q.bias", "v.bias")),
@@ -257,34 +221,29 @@ def _replacement(tower: Any, old: Any, kind: str, options: dict[str, Any]) -> tu
 
 
 def _grid(config: Any) -> tuple[int, int]:
-    """Return the map (Y, X) of the images that a config names."""
+    """Return the grid (Y, X) of the images that a config names."""
     if hasattr(config, "num_patches"):
         return (math.isqrt(config.num_patches),) * 2
     (H, W), (h, w) = to_2tuple(config.image_size), to_2tuple(config.patch_size)
     return H // h, W // w
 
 
-def _give_map(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Add the maps of images to the arguments of a forward, which hands them to each attention."""
+def _give_grid(tower: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Add the grids of images to the arguments of a forward, which hands them to each attention."""
     given = signature(tower.forward).bind_partial(*args, **kwargs).arguments
-    # SwappedAttention counts the prefix tokens.
     if "spatial_shapes" in given:
-        token_map: Any = maps_of_sizes(given["spatial_shapes"], 0)
+        grid: Any = grids_of_sizes(given["spatial_shapes"])
     else:
         (H, W), (h, w) = given["pixel_values"].shape[-2:], to_2tuple(tower.config.patch_size)
-        token_map = TokenMap((H // h, W // w), 0)
-    return args, {**kwargs, "token_map": token_map}
+        grid = H // h, W // w
+    return args, {**kwargs, "grid": grid}
 
 
-def _cost(tower: Any) -> tuple[int, int]:
-    """Return the `cost` of one image of the config's size."""
+def _run_image(tower: Any) -> Any:
+    """Run a vision model for one image of the config's size."""
     weight, config = next(tower.parameters()), tower.config
     (Y, X), (h, w) = _grid(config), to_2tuple(config.patch_size)
     if not hasattr(config, "num_patches"):
-        return cost(tower, pixel_values=weight.new_zeros(1, config.num_channels, Y * h, X * w))
-    return cost(
-        tower,
-        pixel_values=weight.new_zeros(1, Y * X, h * w * config.num_channels),
-        spatial_shapes=torch.tensor([[Y, X]], device=weight.device),
-        pixel_attention_mask=torch.ones(1, Y * X, dtype=torch.bool, device=weight.device),
-    )
+        return tower(pixel_values=weight.new_zeros(1, config.num_channels, Y * h, X * w))
+    pixels = weight.new_zeros(1, Y * X, h * w * config.num_channels)
+    return tower(pixel_values=pixels, spatial_shapes=torch.tensor([[Y, X]]), pixel_attention_mask=None)

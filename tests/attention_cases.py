@@ -92,9 +92,14 @@ def heads(x: Tensor, count: int = HEADS) -> Tensor:
     return x.unflatten(2, (count, -1)).transpose(1, 2)
 
 
+def projected(attn: Any, x: Tensor, part: str) -> Tensor:
+    """Queries q, keys k, values v or a gate g `[B, N, C]` of tokens, by the first layer that projects to them."""
+    layer, parts = next((layer, parts) for layer, parts in attn.projections.items() if part in parts)
+    return getattr(attn, layer)(x).chunk(len(parts), dim=-1)[parts.index(part)]
+
+
 def queries_and_keys(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    q, k, *_ = (attn.qkvo(x).chunk(4, dim=-1)) if hasattr(attn, "qkvo") else attn.qkv(x).chunk(3, dim=-1)
-    return heads(q), heads(k)
+    return heads(projected(attn, x, "q")), heads(projected(attn, x, "k"))
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
@@ -444,26 +449,26 @@ def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return both / (both.sum(-1, keepdim=True) + 1e-6 * x.shape[1])
 
 
+def is_kind(attn: Any, kind: str) -> bool:
+    return isinstance(attn, ATTENTIONS[kind])
+
+
 def values_of(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
-    """The values `[B, H, M, D]` by the layer that makes them, by its usual names."""
-    if hasattr(attn, "qkv"):
-        return heads(attn.qkv(x).chunk(3, dim=-1)[2], attn.num_heads)
-    if hasattr(attn, "qkvo"):
-        return heads(attn.qkvo(x).chunk(4, dim=-1)[2])
-    if hasattr(attn, "qkv_proj"):
+    """The values `[B, H, M, D]`; tokens themselves where no layer projects to them."""
+    if is_kind(attn, "gla"):
         return heads(attn.qkv_proj(in_conv(attn, x, prefix, feat_size))[..., -DIM:])
-    if hasattr(attn, "kv"):
-        x = reduced(attn, x, prefix, feat_size) if hasattr(attn, "sr") else x
-        return heads(attn.kv(x).chunk(2, dim=-1)[1])
-    if hasattr(attn, "uv"):
+    if is_kind(attn, "gau"):
         return F.silu(attn.uv(x)).chunk(2, dim=-1)[1][:, None]
-    return heads(attn.v(x) if hasattr(attn, "v") else x)
+    if is_kind(attn, "spatial_reduction"):
+        x = reduced(attn, x, prefix, feat_size)
+    return heads(projected(attn, x, "v") if "v" in "".join(attn.projections.values()) else x, attn.num_heads)
 
 
 def convolved(attn: Any, v: Tensor, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """The depthwise convolution of values `[B, H, P + N, D]`, zero at prefix tokens or where there is none."""
-    conv = next((getattr(attn, name) for name in ("local", "dwconv", "dwc", "lepe") if hasattr(attn, name)), None)
-    if conv is None and not hasattr(attn, "residual"):
+    layers = dict(attn.named_children())
+    conv = next((layers[name] for name in ("local", "dwconv", "dwc", "lepe") if name in layers), None)
+    if conv is None and not is_kind(attn, "inline"):
         return torch.zeros(())
     maps = v[:, :, prefix:].transpose(1, 2).flatten(2).mT.unflatten(2, feat_size)
     if conv is None:
@@ -479,7 +484,7 @@ def convolved(attn: Any, v: Tensor, x: Tensor, prefix: int, feat_size: Size) -> 
 
 def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """What attn returns for x if its attention is this matrix."""
-    if hasattr(attn, "A_log"):
+    if is_kind(attn, "vssd"):
         gate, v, *_ = vssd_inputs(attn, x, prefix, feat_size)
         mixed = (matrix @ heads(v) + attn.D[:, None, None] * heads(v)).transpose(1, 2).flatten(2)
         return attn.out_proj(attn.norm(mixed) * gate)
@@ -489,16 +494,14 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         mixed = (matrix @ halves).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
     else:
         mixed = matrix @ v
-    if hasattr(attn, "kv_global"):
+    if is_kind(attn, "longformer"):
         index = torch.tensor(global_tokens(attn, prefix, feat_size))
         of_global = matrix[:, :, index] @ heads(attn.kv_global(x).chunk(2, dim=-1)[1])
         mixed = mixed.index_copy(2, index, of_global)
     mixed = (mixed + convolved(attn, v, x, prefix, feat_size)).transpose(1, 2).flatten(2)
-    if hasattr(attn, "g"):
-        mixed = mixed * attn.g(x)
-    if hasattr(attn, "uv"):
+    if is_kind(attn, "gau"):
         mixed = mixed * F.silu(attn.uv(x)).chunk(2, dim=-1)[0]
-    if hasattr(attn, "qkv_proj"):
+    if is_kind(attn, "gla"):
         u = in_conv(attn, x, prefix, feat_size)
         scan, near = (
             (part / (part.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight).flatten(2)
@@ -509,9 +512,9 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         )
         share = attn.g_proj(u).sigmoid()
         mixed = attn.act(share * scan + (1 - share) * near)
-    if hasattr(attn, "qkvo"):
-        mixed = mixed * attn.qkvo(x).chunk(4, dim=-1)[3]
-    return attn.proj(mixed) if hasattr(attn, "proj") else mixed
+    if "g" in "".join(attn.projections.values()):
+        mixed = mixed * projected(attn, x, "g")
+    return mixed if is_kind(attn, "mila") or is_kind(attn, "none") else attn.proj(mixed)
 
 
 LOCAL = pattern(lambda y, x: (y.abs() <= 1) & (x.abs() <= 1))
@@ -605,6 +608,12 @@ CASES = [
     case("longformer", "contract", cost="N"),
     case("longformer", formula=longformer, kernel_size=3),
     case("longformer", formula=longformer, kernel_size=5, global_grid=(3, 1)),
+]
+# Types that another package or a plugin registers.
+CASES += [
+    case(kind, " ".join(["contract", *(["masks"] if cls.traits.mask_refusal is None else [])]), cost=cls.traits.cost)
+    for kind, cls in ATTENTIONS.items()
+    if kind not in {row.kind for row in CASES}
 ]
 FORMULAS = [case for case in CASES if case.formula is not None]
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from soft_vit.data import CLASSES
 from soft_vit.weights.publish import parse_metric, publish
-from soft_vit.weights.read import Notes
+from soft_vit.weights.spec import ModelSpec
 
 METRIC = parse_metric("top1=97.7", "generated shapes", "tools/test.py")
 
 SECRET = "secret_place"
 
 CFG = {"input_size": (3, 64, 64), "mean": (0.5,) * 3, "std": (64 / 255,) * 3, "label_names": CLASSES}
-NOTES = Notes(
+NOTES = ModelSpec(
     "soft_pico",
     {"img_size": [64, 64], "newton_iters": 12},
     CFG | {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"},

@@ -1,38 +1,62 @@
-"""CONTRIBUTING.md: its example runs, its lists are complete, and the version is the same everywhere."""
+"""The page about an attention of one's own runs, and the version is the same everywhere."""
 
+import os
 import re
+import subprocess
 import sys
+from importlib.util import find_spec
 
-import timm
-import torch
+import pytest
 import yaml
 from documents import ROOT, blocks
 
-from soft_vit import models
-from soft_vit.layers import attention
+import soft_vit
+from soft_vit.layers.attention.base import SelfAttention
 from soft_vit.version import __version__
 
-TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+# What the page says and does not show: layers in transformers, and a checkpoint.
+MORE = """
+import transformers
+from soft_vit import hf
+
+config = transformers.ViTConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, image_size=64)
+model = transformers.ViTModel(config).eval()
+soft_vit.swap_attention(model, "exponential")
+assert model(torch.randn(2, 3, 64, 64)).last_hidden_state.isfinite().all()
+same = timm.create_model("exponential_vit_tiny_patch16", img_size=(64, 96), depth=2).eval()
+same.load_state_dict(vit.state_dict())
+assert torch.equal(same(image), vit(image))
+"""
 
 
-def test_worked_example_of_an_attention(tmp_path, monkeypatch):
-    """As printed: the file as a module of its package, the lines where the table is, the test case by itself."""
-    file, lines, case = blocks(TEXT, "python")
-    (tmp_path / "relu.py").write_text(file)
-    monkeypatch.setattr(attention, "__path__", [*attention.__path__, str(tmp_path)])
-    names = {}
-    try:
-        exec(lines, dict(vars(attention)))
-        exec(case, names)
-        names["test_equals_the_dense_formula"]()
-        assert "relu_pyramid_tiny" in models.pyramid._pyramid_models()
-        model = timm.create_model("soft_pico", attention="relu", img_size=64).eval()
-        assert type(model.stages[0].blocks[0].attn).__name__ == "ReluAttention"
-        assert model(torch.randn(1, 3, 64, 64)).isfinite().all()
-    finally:
-        attention.ATTENTIONS.pop("relu", None)
-        sys.modules.pop("soft_vit.layers.attention.relu", None)
-        vars(attention).pop("relu", None)
+def test_your_own_attention(tmp_path) -> None:
+    """The page's code runs as a plugin of pytest, and the tests of all attentions take its type as their own.
+
+    In a process of its own, because a registration stays.
+    """
+    code = [*blocks((ROOT / "docs" / "own_attention.md").read_text(), "python")]
+    if find_spec("transformers") is not None:
+        code.append(MORE)
+    (tmp_path / "own_attention.py").write_text("\n".join(code))
+    files = ["layers/attention/test_zoo.py", "layers/attention/test_layouts.py", "layers/test_vit_attention.py"]
+    files += ["models/test_vit.py", "models/test_swap.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "own_attention", "-k", "exponential"]
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [*command, *(f"tests/{file}" for file in files)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert int(re.search(r"(\d+) passed", result.stdout)[1]) > 10
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    for kind in ("linear", "my attention"):
+        with pytest.raises(ValueError, match=kind):
+            soft_vit.register_attention(kind)(type("MyAttention", (SelfAttention,), {}))
 
 
 def test_one_version():

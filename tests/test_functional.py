@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_cases import kernel, relative_error, rows_of_one, scores, tokens
+from attention_cases import kernel, projected, relative_error, rows_of_one, scores, tokens
 from torch import Tensor
 
 import soft_vit
@@ -44,10 +44,9 @@ def test_equals_the_module_between_its_projections(kind, options, masked):
         torch.nn.init.zeros_(conv.bias)
     x = tokens(2, 19)
     mask = torch.arange(19) < torch.tensor([[19], [12]]) if masked else None
-    if hasattr(attn, "projections"):
-        q, k, v = (attn.project(x) * 2)[:3] if kind != "gaussian" else (attn.project(x)[i] for i in (0, 0, 1))
-    else:
-        q, v = (split_heads(layer(x), HEADS) for layer in (attn.q, attn.v))
+    parts = ["q", "q" if attn.traits.key_is_query else "k", "v"]
+    q, k, v = (split_heads(projected(attn, x, part), attn.num_heads) for part in parts)
+    if attn.traits.key_is_query:
         k = q
     if kind == "hydra":
         q, k, v = (part.mT.unflatten(1, (HEADS, -1))[..., 0, :].mT for part in (q, k, v))

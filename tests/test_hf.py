@@ -146,11 +146,11 @@ def test_a_name_that_transformers_renames(name, tmp_path):
 
 # tests/models/test_vit.py has all types that follow images of any shape.
 @pytest.mark.parametrize(
-    "kind", [kind for kind, cls in ATTENTIONS.items() if cls.fixed_feat_size or kind in ("linear", "soft", "local")]
+    "kind", [kind for kind, cls in ATTENTIONS.items() if cls.traits.fixed_grid or kind in ("linear", "soft", "local")]
 )
 def test_types_follow_images_of_many_shapes(kind):
     model, images = make("siglip2"), inputs("siglip2")
-    if ATTENTIONS[kind].fixed_feat_size:
+    if ATTENTIONS[kind].traits.fixed_grid:
         with pytest.raises(ValueError, match="one map"):
             soft_vit.swap_attention(model, kind)
         soft_vit.swap_attention(make("siglip"), kind)

@@ -30,13 +30,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--score-thr", type=float, default=0.3, help="minimum score of an object")
     parser.add_argument("--topk", type=int, default=5, help="classes per image")
     parser.add_argument("--batch-size", type=int, default=8, help="images per batch")
+    parser.add_argument("--bits", type=int, help="of the values in images of 16 bits, such as 12")
     add_device_option(parser)
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of a classifier's images")
     add_config_options(parser)
     arguments = parser.arguments(argv)
     source = {name: arguments[name] for name in ("model", "config", "checkpoint")}
     images, out = arguments.pop("images"), arguments.pop("out")
-    how = {name: arguments.pop(name) for name in ("draw", "batch_size")}
+    how = {name: arguments.pop(name) for name in ("draw", "batch_size", "bits")}
     load = partial(load_predictor, **arguments)
     # Clusters stop a job by SIGTERM. Keep the results so far, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -84,7 +84,7 @@ def _measure_case(
         step = partial(STEPS[mode], feat_size=(side, side))
         costs[kind], memory[kind] = "", None
         try:
-            costs[kind] = build(device="meta").cost
+            costs[kind] = build(device="meta").traits.cost
             peak = unless_out_of_memory(partial(step_memory, build, x.shape, device, step))
             memory[kind] = None if peak is None else peak / 2**20
             notes[kind] = _reason_to_skip(kind, tokens, memory[kind], _curve(known, kind, head_dim, mode))

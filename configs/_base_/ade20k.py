@@ -5,19 +5,18 @@ data_root = None
 num_classes = 150
 image_size = (512, 512)
 
-data_preprocessor = dict(
-    type="SegmentationPreprocessor", mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], size=image_size
-)
+# mean and std are those of the backbone's weights.
+data_preprocessor = dict(type="SegmentationPreprocessor", size=image_size)
 
 train_pipeline = [
-    dict(type="SegRandomResize", scale=(2048, 512), ratio_range=(0.5, 2.0)),
+    dict(type="SegRandomResize", scale=image_size, max_ratio=4, ratio_range=(0.5, 2.0)),
     dict(type="SegRandomCrop", crop_size=image_size, cat_max_ratio=0.75),
     dict(type="SegRandomFlip", prob=0.5),
     dict(type="SegPhotometricDistortion"),
     dict(type="PackSegmentation"),
 ]
 test_pipeline = [
-    dict(type="SegResize", scale=(2048, 512)),
+    dict(type="SegResize", scale=image_size, max_ratio=4),
     dict(type="PackSegmentation"),
 ]
 

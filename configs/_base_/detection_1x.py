@@ -10,8 +10,6 @@ model = dict(
     num_classes=80,
     min_size=800,
     max_size=1333,
-    image_mean=[0.485, 0.456, 0.406],
-    image_std=[0.229, 0.224, 0.225],
 )
 
 train_cfg = dict(type="ExactEpochLoop", max_epochs=12, val_interval=1)

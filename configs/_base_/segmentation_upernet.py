@@ -8,7 +8,7 @@ model = dict(
     decoder=dict(kind="upernet", channels=512),
     # The third map, of stride 16.
     auxiliary=dict(index=2, channels=256, num_convs=1, loss_weight=0.4),
-    test_cfg=dict(mode="slide", crop_size=(512, 512), stride=(341, 341)),
+    test_cfg=dict(mode="slide", crop_size=(512, 512), stride=2 / 3),
 )
 
 train_cfg = dict(type="ExactIterLoop", max_iters=160000, val_interval=16000)

@@ -41,7 +41,8 @@ train_dataloader = dict(
     dataset=dict(data_root=data_root, metainfo=metainfo, filter_cfg=dict(min_size=0), pipeline=train_pipeline),
 )
 val_dataloader = dict(
-    batch_size=8,
+    # mmdet pads a batch to its largest image, which changes what attention sees of the others.
+    batch_size=1,
     num_workers=0,
     persistent_workers=False,
     dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline),

@@ -67,7 +67,7 @@ def kinds_page(gym: Path, atlas: Table) -> str:
     for kind, cls in ATTENTIONS.items():
         means = [f"{100 * learned[kind][task].mean:.1f}" if task in learned[kind] else "" for task in TASKS]
         wins = [crossing_cell(found[kind, what]) if (kind, what) in found else "" for what in QUANTITIES]
-        rows.append([f"[`{kind}`](#{kind})", f"`{cls.cost}`", *means, *wins])
+        rows.append([f"[`{kind}`](#{kind})", f"`{cls.traits.cost}`", *means, *wins])
     overview = markdown_table(["kind", "cost", *TASKS, *(f"N, {what}" for what in QUANTITIES)], rows)
     sections = [_section(kind, learned[kind], found) for kind in ATTENTIONS]
     return "\n".join([f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
@@ -81,7 +81,7 @@ def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, 
     _, sequences, maps, prefix, mask, causal, size = kind_row(kind)
     options = ", ".join(f"`{name}={value!r}`" for name, value in attention_options(cls).items())
     facts = {
-        "cost": f"`{cls.cost}`",
+        "cost": f"`{cls.traits.cost}`",
         "sequences, maps": f"{sequences}, {maps}",
         "prefix tokens": prefix,
         "`key_padding_mask`": mask,

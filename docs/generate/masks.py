@@ -24,8 +24,8 @@ def kind_row(kind: str) -> list[str]:
     built = [_build(kind, feat_size) for feat_size in SIZES]
     places = [attn if isinstance(attn, str) else "yes" for attn in built]
     mask = _mask_cell(*(attn for attn in built if not isinstance(attn, str)))
-    size = "weights of one size, resampled" if cls.fixed_feat_size else "yes"
-    return [f"`{kind}`", *places, cls.prefix, mask, CAUSAL.get(kind, "no"), size]
+    size = "weights of one size, resampled" if cls.traits.fixed_grid else "yes"
+    return [f"`{kind}`", *places, cls.traits.prefix, mask, CAUSAL.get(kind, "no"), size]
 
 
 def _build(kind: str, feat_size: FeatSize) -> Attention | str:
@@ -47,6 +47,6 @@ def _mask_cell(*attentions: Attention) -> str:
 
 def _mask_taken(attn: Attention) -> str:
     """Return which key_padding_mask attn takes; tests/layers/attention/test_layouts.py compares with deleted tokens."""
-    if attn.no_mask:
-        return f"no, {attn.no_mask}"
-    return "columns on the right, rows below" if attn.needs_grid and not attn.sequence else "any"
+    if attn.traits.mask_refusal:
+        return f"no, {attn.traits.mask_refusal}"
+    return "columns on the right, rows below" if attn.traits.needs_grid and not attn.sequence else "any"

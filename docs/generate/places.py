@@ -15,7 +15,7 @@ def places_table() -> str:
         is_function = kind in FUNCTIONAL_KINDS
         operator = "yes, cross" if kind in CROSS_KINDS else "yes" if is_function else ""
         packed = "yes" if kind in PACKED_KINDS else ""
-        naflex = "swapped" if cls.needs_grid or cls.no_mask else "attn_layer, swapped"
-        naflex = "no, weights of one map" if cls.fixed_feat_size else naflex
+        naflex = "attn_layer, swapped" if cls.traits.follows_mask else "swapped"
+        naflex = "no, weights of one map" if cls.traits.fixed_grid else naflex
         rows.append([f"`{kind}`", operator, packed, naflex, "by name, swapped" if is_function else "swapped"])
     return markdown_table(["kind", "operator", "packed", "NaFlexVit", "transformers"], rows)

@@ -32,7 +32,10 @@ def _raise(error: OSError) -> None:
 
 
 class FolderStorage:
-    """Files of a folder at any depth; links are followed. Listing raises PermissionError for an unreadable folder."""
+    """Files of a folder at any depth; links are followed.
+
+    Listing raises PermissionError for an unreadable folder, and ValueError for a link to a folder that the link is in.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,6 +44,10 @@ class FolderStorage:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=True):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             relative = Path(folder).relative_to(self.path).as_posix()
+            holders = [self.path / part for part in (relative, *PurePosixPath(relative).parents)]
+            for link in (Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))):
+                if any(map(link.samefile, holders)):
+                    raise ValueError(f"{link} must not link to a folder that it is in, got {os.readlink(link)}.")
             yield "" if relative == "." else relative + "/", folders, files
 
     def entries(self) -> list[Entry]:
@@ -185,11 +192,11 @@ def require_storage(root: Path, name: str) -> Storage:
 
 
 def open_storage(path: Path) -> Storage | None:
-    """Return the folder at a path, or the TAR or ZIP of its name; None if neither exists."""
+    """Return the folder or the archive at a path, or the TAR or ZIP of its name; None if there is none."""
     if path.is_dir():
         return FolderStorage(path)
     for suffix, kind in ((".tar", TarStorage), (".zip", ZipStorage)):
-        archive = path.with_name(path.name + suffix) if path.name else path
-        if archive.is_file():
-            return kind(archive)
+        for archive in (path, path.with_name(path.name + suffix) if path.name else path):
+            if archive.suffix.lower() == suffix and archive.is_file():
+                return kind(archive)
     return None

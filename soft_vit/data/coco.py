@@ -15,13 +15,14 @@ from soft_vit.data.coco_masks import check_segmentation
 PROBLEMS = {
     "image_broken": "Images without a usable id of their own, file_name, width or height are left out",
     "image_missing": "Images without a file are not trained on",
-    "object_broken": "Annotations without a usable id of their own, image_id, category_id or bbox are left out",
+    "object_broken": "Annotations without a usable id of their own, image_id, category_id, bbox or flag are left out",
     "image_unknown": "Annotations of an unlisted image are left out",
     "category_unknown": "Annotations of an unlisted category are left out",
     "box_empty": "Annotations with a box without area inside the image are not trained on",
     "box_clipped": "Boxes that reach beyond the image are clipped for training",
     "polygon_empty": "Annotations without a mask, or only with polygons of fewer than three points, are left out",
     "mask_broken": "Annotations with a mask that cannot be decoded are left out",
+    "mask_empty": "Annotations with a mask without a pixel are left out",
 }
 _EXAMPLES = 5
 # What Python raises for an entry of another form.
@@ -51,8 +52,8 @@ class CocoImage:
     """An image with its n objects, in pixels.
 
     boxes: float32 `[n, 4]` as (x0, y0, x1, y1) inside the image. labels: int64 `[n]`, class indices from 0. trainable:
-    bool `[n]`, False for crowds and for boxes without area. objects: the n entries of the file, for evaluation; their
-    ids are their places in the file, from 1.
+    bool `[n]`, False for crowds, for objects to ignore and for boxes without area. objects: the n entries of the file,
+    for evaluation, which treats objects to ignore as crowds; their ids are their places in the file, from 1.
     has_file: whether the image file was found.
     """
 
@@ -85,7 +86,7 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
     files: names of the image files, relative to their folder. masks: keep and check segmentations.
 
     A bad entry is left out and counted. Raises FileNotFoundError for a missing file, and ValueError if it is not JSON,
-    lacks a part, repeats a category, or lists only images without files.
+    lacks a part, repeats the id or the name of a category, or lists only images without files.
     """
     path = Path(path)
     content = _load(path)
@@ -143,17 +144,32 @@ def _categories(entries: list, path: Path) -> dict[int, str]:
         raise ValueError(f"Every category of {path} must have a whole number as id and a name, got {error}.") from error
     if not names or len(names) < len(entries):
         raise ValueError(f"{path} must list categories with different ids, got {[entry['id'] for entry in entries]}.")
+    for name in names.values():
+        if len(ids := [number for number, other in names.items() if other == name]) > 1:
+            raise ValueError(f"{path} must list categories with different names, got {name!r} for the ids {ids}.")
     return dict(sorted(names.items()))
 
 
 def _whole(entry: dict[str, Any], key: str) -> int:
     """Return a whole number, which may be written as text or with a point. Raises ValueError that names the field."""
     value = entry.get(key)
+    if isinstance(value, bool):
+        raise ValueError(f"{key} {value!r}")
     if (isinstance(value, str) and value.isdecimal()) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     if not isinstance(value, int):
         raise ValueError(f"{key} {value!r}")
     return value
+
+
+def _flag(entry: dict[str, Any], key: str) -> bool:
+    """Return a flag, which may be 0, 1, their text, a truth value or missing. Raises ValueError for anything else."""
+    value = entry.get(key)
+    if value in (None, ""):
+        return False
+    if (text := str(value).lower()) not in ("0", "1", "0.0", "1.0", "false", "true"):
+        raise ValueError(f"{key} {value!r}")
+    return text in ("1", "1.0", "true")
 
 
 def _images(entries: list, files: set[str], problems: CocoProblems) -> dict[int, CocoImage]:
@@ -179,15 +195,19 @@ def _object(
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the problem for which an annotation is left out, if any, and what is kept of it."""
     try:
+        if not isinstance(entry["bbox"], list):
+            raise ValueError(f"bbox {entry['bbox']!r}")
         x, y, width, height = map(float, entry["bbox"])
         kept = {name: _whole(entry, name) for name in ("image_id", "category_id")}
         area = entry.get("area")
         kept["area"] = width * height if area is None else float(area)
         if not all(map(math.isfinite, (x, y, width, height, kept["area"]))):
             raise ValueError(f"bbox {entry['bbox']}")
+        # COCO's evaluation knows crowds alone, whose detections count neither as right nor as wrong.
+        crowd = _flag(entry, "iscrowd") or _flag(entry, "ignore")
     except _MALFORMED as error:
         return "object_broken", {"why": f"{entry.get('id')}: {error}"}
-    kept |= {"bbox": [x, y, width, height], "iscrowd": int(bool(entry.get("iscrowd")))}
+    kept |= {"bbox": [x, y, width, height], "iscrowd": int(crowd)}
     if kept["image_id"] not in images:
         return "image_unknown", {}
     if kept["category_id"] not in categories:

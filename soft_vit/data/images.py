@@ -4,12 +4,13 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
+from typing import Any
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
 
@@ -17,6 +18,20 @@ SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", "
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
 SUFFIXES |= {".avif", ".heic", ".heif", ".j2k", ".jp2", ".pbm", ".pgm", ".pnm", ".ppm", ".qoi", ".tga"}
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
+# A grey image below this value is darker than a fourth of the range of 16 bits.
+_DARK = 2**14
+# Tags of TIFF: bits of a value, and the largest value.
+_BITS_PER_SAMPLE, _MAX_SAMPLE_VALUE = 258, 281
+# What shows an image of each EXIF orientation upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class BadImage(ValueError):
@@ -35,10 +50,10 @@ class LabelledImages:
     samples: list[tuple[Entry, int | tuple[int, ...]]]
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def load(self, entry: Entry) -> Image.Image:
-        """Return the image in a file, in RGB. Raises BadImage if it cannot be read or decoded."""
+    def load(self, entry: Entry, **options: Any) -> Image.Image:
+        """Return the image in a file, in RGB. Raises BadImage if it cannot be read. options: of `decode_image`."""
         with named(entry):
-            return decode_image(self.storage.read(entry))
+            return decode_image(self.storage.read(entry), **options)
 
     def summary(self) -> str:
         """Return a line about the files of each class and those left out."""
@@ -58,33 +73,48 @@ def named(entry: Entry) -> Iterator[None]:
         raise BadImage(f"{entry.name}: {error}") from error
 
 
-def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
+def decode_image(
+    data: bytes,
+    max_pixels: int | None = None,
+    *,
+    bits: int | None = None,
+    size: tuple[int, int] | None = None,
+    upright: bool | None = None,
+) -> Image.Image:
     """Return the first frame of an encoded image, in RGB. Raises BadImage.
 
-    max_pixels: refuse larger images before their pixels are decoded.
+    max_pixels: refuse larger images before their pixels are decoded. bits: see `to_rgb`.
 
-    Transparency is dropped, CMYK and palettes are converted, 16 bits become the upper 8, and floats and 32 bits are
-    refused. The image is turned as its EXIF orientation says. Pillow refuses more than 179 million pixels, against
-    decompression bombs.
+    Transparency is dropped; CMYK and palettes are converted. The image is turned as its EXIF orientation says. Pillow
+    refuses more than 179 million pixels, against decompression bombs.
+
+    size: (H, W) of its annotations, which may belong to the image as stored instead. upright: whether they belong to
+    the turned image (True) or to the stored one (False); by default their size decides, and an image for which both
+    have that size is refused.
     """
     try:
         image = Image.open(io.BytesIO(data))
         if max_pixels is not None and image.width * image.height > max_pixels:
             raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
-        # In formats other than TIFF, mode I holds 16 bits.
-        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
-            what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
-            raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
+        # Pillow turns a TIFF itself, and then removes the tag.
+        orientation = getattr(image, "tag_v2", {}).get(ExifTags.Base.Orientation)
+        pixels = to_rgb(image, bits)
         image.load()
+        left = None
         with suppress(Exception):
             # Damaged EXIF data do not make an image unreadable.
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode in _SIXTEEN_BITS:
-            # Pillow would clip at 255.
-            image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
-        elif image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")
-        return image.convert("RGB")
+            left = image.getexif().get(ExifTags.Base.Orientation)
+        if (left or orientation) not in _TURNS:
+            return pixels
+        turned = pixels.transpose(_TURNS[left]) if left in _TURNS else pixels
+        if size is None or upright:
+            return turned
+        # Turning back by 90 degrees is turning in the other direction.
+        stored = pixels if left in _TURNS else pixels.transpose(_TURNS[{6: 8, 8: 6}.get(orientation, orientation)])
+        if upright is None and stored.size == turned.size == size[::-1]:
+            remedy = "set upright=True if annotations belong to the turned image, or upright=False"
+            raise BadImage(f"its EXIF data turn it, and its size does not change; {remedy} if to the stored one")
+        return stored if upright is False or stored.size == size[::-1] else turned
     except BadImage:
         raise
     except UnidentifiedImageError as error:
@@ -92,6 +122,46 @@ def decode_image(data: bytes, max_pixels: int | None = None) -> Image.Image:
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
+
+
+def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:
+    """Return an image of Pillow in RGB; of 16 bits, the upper 8 of the range of values.
+
+    bits: of the values in files of 16 bits, from 9 to 16; by default as many as a TIFF declares, else 16. Raises
+    BadImage for floats, for 32 bits, for values beyond this range, and for an image of 16 bits without `bits` that does
+    not reach a fourth of the range, since its values may have fewer bits.
+    """
+    # In formats other than TIFF, mode I holds 16 bits.
+    if image.mode == "F" or (image.mode == "I" and image.format in (None, "TIFF")):
+        what = "floating-point numbers" if image.mode == "F" else "signed or 32-bit numbers"
+        raise BadImage(f"its pixels are {what} of unknown range; save it with 8 or 16 bits")
+    if bits is not None and not 9 <= bits <= 16:
+        raise BadImage(f"bits must be from 9 to 16, got {bits}")
+    if image.mode not in _SIXTEEN_BITS:
+        # Pillow keeps the upper 8 of 16 bits of a colour.
+        halved = re.search(";16[BL]", str(getattr(image, "tile", "")))
+        if image.mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")
+        image = image.convert("RGB")
+        if halved and bits != 16:
+            _refuse_dark(256 * max(high for _, high in image.getextrema()), "save it with 8 bits")
+        return image
+    tags = getattr(image, "tag_v2", {})
+    top = 2 ** (bits or tags.get(_BITS_PER_SAMPLE, (16,))[0]) - 1
+    top = tags.get(_MAX_SAMPLE_VALUE, (top,))[0] if bits is None else top
+    # Pillow would clip at 255.
+    image = image.convert("I")
+    _, high = image.getextrema()
+    if high > top:
+        raise BadImage(f"its values reach {high}, more than {top} for bits={bits}")
+    if bits is None and top == 2**16 - 1:
+        _refuse_dark(high, f"set bits={max(high.bit_length(), 9)} in the data set or program, or save it with 8 bits")
+    return image.point(lambda value: value * (256 / (top + 1))).convert("L").convert("RGB")
+
+
+def _refuse_dark(high: int, remedy: str) -> None:
+    if 0 < high < _DARK:
+        raise BadImage(f"its 16-bit values reach only {high}, so their range is unknown; {remedy}, or set bits=16")
 
 
 def read_image(path: str | Path) -> Image.Image:
@@ -115,7 +185,8 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     be indices. By default they are the lines of `root/classes.txt`, else the folders of `root/train` or of its archive,
     else those of the split, sorted by name, or by number if all are numbers.
 
-    Raises FileNotFoundError for a missing folder or list, ValueError for an empty class and for labels that do not fit.
+    Raises FileNotFoundError for a missing folder, list or listed image, ValueError for an empty class, for labels that
+    do not fit, and for a file or class that is listed twice.
     """
     root = Path(root).expanduser()
     split = _present(root, split)
@@ -156,18 +227,17 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
     else all names in the list of `train`, sorted. Images that the list leaves out are not used.
 
-    Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes.
+    Raises FileNotFoundError for a missing list or image, ValueError for a label outside of the classes and for an image
+    that is listed twice.
     """
     root = Path(root).expanduser()
     split = _present(root, split)
-    listed, columns = _read_labels(root, split)
+    listed, columns, lines = _read_labels(root, split)
     storage = open_storage(root / split) or FolderStorage(root)
     entries = {entry.name.removeprefix(f"{split}/"): entry for entry in storage.entries() if is_image(entry.name)}
-    entries |= {f"{split}/{name}": entry for name, entry in entries.items()}
-    if missing := [name for name in listed if name not in entries]:
-        raise FileNotFoundError(f"{storage.path} must hold each listed image, {len(missing)} are not: {missing[0]}.")
+    _require_files(storage, lines, entries)
     if classes is None:
-        classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else columns
+        classes = read_classes(root / "classes.txt") if (root / "classes.txt").is_file() else columns
     if classes is None:
         classes = in_order({label for labels in _read_labels(root, "train")[0].values() for label in labels})
     places = _places(list(classes), {label for labels in listed.values() for label in labels}, f"A label of {split}")
@@ -180,11 +250,11 @@ def _present(root: Path, split: str) -> str:
     return "valid" if split == "val" and not open_storage(root / split) and open_storage(root / "valid") else split
 
 
-def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None]:
-    """Return the labels of each listed file, and the classes if each has a column."""
+def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str] | None, dict[str, int]]:
+    """Return the labels of each listed file, the classes if each has a column, and the line of each file."""
     table, columns = root / f"{split}.csv", None
     if table.is_file():
-        lines = read_lines(table)
+        numbers, lines = list(numbered_lines(table))[1:], read_lines(table)
         if len(lines) < 2 or "," not in lines[0]:
             raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
         (_, *columns), *rows = csv.reader(lines)
@@ -200,11 +270,14 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         table = table.with_suffix(".txt")
         if not table.is_file():
             raise FileNotFoundError(f"A list of labels must exist as {root / split}.csv or {table}.")
+        numbers = list(numbered_lines(table))
         rows = [line.split("\t" if "\t" in line else None) for line in read_lines(table)]
-    listed = {name.strip(): [label.strip() for label in labels] for name, *labels in rows}
-    if len(listed) < len(rows) or not rows:
-        raise ValueError(f"{table} must list each image once, got {len(rows)} rows for {len(listed)} images.")
-    return listed, columns
+    if not rows:
+        raise ValueError(f"{table} must list images, got an empty file.")
+    # A name may begin with the folder of the split.
+    names = [name.strip().removeprefix(f"{split}/") for name, *_ in rows]
+    labels = [[label.strip() for label in labels] for _, *labels in rows]
+    return dict(zip(names, labels, strict=True)), columns, _lines_of(table, numbers, names)
 
 
 def is_image(path: str | PurePath) -> bool:
@@ -246,6 +319,9 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
     places = {name: index for index, name in enumerate(names)}
     if not given & set(places) and all(name.isdecimal() for name in given):
         places = {name: int(name) for name in given if int(name) < len(names)}
+    # Names that stand twice, such as ImageNet's two cranes, can be told apart by number alone.
+    if twice := [name for name, count in Counter(names).items() if count > 1 and name in given and name in places]:
+        raise ValueError(f"{what} must name one class, got {twice[0]!r}, the name of {names.count(twice[0])}.")
     unknown = sorted(given - set(places))
     if unknown:
         known = f"the {len(names)} classes ({names[0]}, ... {names[-1]}) or a number below {len(names)}"
@@ -256,7 +332,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 def _listed_classes(root: Path, split: str) -> list[str] | None:
     listed = root / "classes.txt"
     if listed.is_file():
-        return read_lines(listed)
+        return read_classes(listed)
     train = open_storage(root / "train") if split not in ("", "train") else None
     if train is None:
         return None
@@ -274,21 +350,54 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
     """Return the label of each file. Raises FileNotFoundError without the list, ValueError if it does not fit."""
     if not path.is_file():
         raise FileNotFoundError(f"{storage.path} must have a folder per class, or a list of labels {path} must exist.")
-    lines = read_lines(path)
+    lines = numbered_lines(path)
     # A class may contain spaces after a TAB; else it is the last word.
-    pairs = (line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for line in lines)
-    labels = {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+    pairs = {n: line.split("\t", 1) if "\t" in line else line.rsplit(maxsplit=1) for n, line in lines.items()}
+    if bad := [number for number, pair in pairs.items() if len(pair) < 2]:
+        raise ValueError(f"{path} must have a file and a class on each line, got {lines[bad[0]]!r} on line {bad[0]}.")
+    _require_files(storage, _lines_of(path, pairs, (pair[0].strip() for pair in pairs.values())), set(names))
+    labels = {name.strip(): label.strip() for name, label in pairs.values()}
     missing = [name for name in names if name not in labels]
     if missing:
         raise ValueError(f"{path} must name each image's class, {len(missing)} are missing, such as {missing[0]}.")
     return [labels[name] for name in names]
 
 
+def _require_files(storage: Storage, lines: Mapping[str, int], files: Container[str]) -> None:
+    """Raise FileNotFoundError unless each listed name is one of the files. lines: by name."""
+    if missing := [name for name in lines if name not in files]:
+        where = f"{len(missing)} are not there, such as {missing[0]} on line {lines[missing[0]]}"
+        raise FileNotFoundError(f"{storage.path} must hold each listed image, {where}.")
+
+
+def _lines_of(path: Path, numbers: Iterable[int], names: Iterable[str]) -> dict[str, int]:
+    """Return the number of the line of each name. Raises ValueError for a name on two lines."""
+    lines: dict[str, int] = {}
+    for number, name in zip(numbers, names, strict=False):
+        if (first := lines.setdefault(name, number)) != number:
+            raise ValueError(f"{path} must list each name once, got {name} on lines {first} and {number}.")
+    return lines
+
+
+def read_classes(path: Path) -> list[str]:
+    """Return the names of classes in a list. Raises ValueError for a name on two lines."""
+    lines = numbered_lines(path)
+    return list(_lines_of(path, lines, lines.values()))
+
+
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text, stripped and without empty ones. Raises ValueError for another encoding."""
+    """Return the lines of `numbered_lines`."""
+    return list(numbered_lines(path).values())
+
+
+def numbered_lines(path: Path) -> dict[int, str]:
+    """Return the lines of a UTF-8 text by number from 1, stripped and without empty ones.
+
+    Raises ValueError for another encoding.
+    """
     try:
         # Some editors put a byte order mark first.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} must be UTF-8 text ({error}).") from error
-    return [line.strip() for line in lines if line.strip()]
+    return {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 from soft_vit.data.archives import Entry, FolderStorage
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_lines
+from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -35,21 +36,23 @@ class LabelMaps:
     pairs: list[tuple[Entry, Entry]]
     reduce_zero_label: bool = False
 
-    def load(self, pair: tuple[Entry, Entry]) -> tuple[Image.Image, np.ndarray]:
-        """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage."""
-        image = self.load_image(pair[0])
-        return image, self.load_labels(pair[1], image.size[::-1])
+    def load(self, pair: tuple[Entry, Entry], **options: Any) -> tuple[Image.Image, np.ndarray]:
+        """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage.
 
-    def load_image(self, entry: Entry) -> Image.Image:
-        """Return an image in RGB. Raises BadImage."""
-        with named(entry):
-            return decode_image(self.images.read(entry))
-
-    def load_labels(self, entry: Entry, size: tuple[int, int] | None = None) -> np.ndarray:
-        """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. size: required (H, W).
-
-        Raises BadImage.
+        options: of `decode_image`.
         """
+        labels = self.load_labels(pair[1])
+        image = self.load_image(pair[0], size=labels.shape, **options)
+        check_size(pair[1], labels, image)
+        return image, labels
+
+    def load_image(self, entry: Entry, **options: Any) -> Image.Image:
+        """Return an image in RGB. Raises BadImage. options: of `decode_image`."""
+        with named(entry):
+            return decode_image(self.images.read(entry), **options)
+
+    def load_labels(self, entry: Entry) -> np.ndarray:
+        """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
             values = decode_label_map(self.maps.read(entry))
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
@@ -59,8 +62,6 @@ class LabelMaps:
             if beyond:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
                 raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
-            if size not in (None, values.shape):
-                raise BadImage("it must be as large as its image, {} x {}, got {} x {}".format(*size, *values.shape))
         labels = values.astype(np.uint8)
         if self.reduce_zero_label:
             # 0 wraps around to 255.
@@ -79,14 +80,24 @@ class LabelMaps:
         return [sentence] if 0 in seen and last not in seen else []
 
 
+def check_size(entry: Entry, labels: np.ndarray, image: Image.Image) -> None:
+    """Raise BadImage if a label map `[H, W]` has another size than its image."""
+    if image.size != labels.shape[::-1]:
+        sizes = "{1} x {0}, got {2} x {3}".format(*image.size, *labels.shape)
+        raise BadImage(f"{entry.name}: it must be as large as its image, {sizes}")
+
+
 def decode_label_map(data: bytes) -> np.ndarray:
     """Return the values of an encoded label map, grey or with a palette, uint8 or int32 `[H, W]`. Raises BadImage."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             values = np.asarray(image)
+            turns = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
+    if turns:
+        raise BadImage("its EXIF data must not turn it; save its pixels upright")
     if values.ndim != 2 or values.dtype.kind == "f":
         raise BadImage(f"it must have one integer per pixel, got shape {values.shape} of {values.dtype}")
     return values if values.dtype == np.uint8 else values.astype(np.int32)
@@ -121,7 +132,7 @@ def _listed_classes(root: Path) -> list[str]:
     """Return class names from a file in the root. Raises FileNotFoundError without one."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
-        return read_lines(listed)
+        return read_classes(listed)
     if ade.is_file():
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]

@@ -49,11 +49,11 @@ class Shards:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def image(self, index: int) -> Image.Image:
-        """Return an image in RGB. Raises BadImage if it cannot be read or decoded."""
+    def image(self, index: int, bits: int | None = None) -> Image.Image:
+        """Return an image in RGB. Raises BadImage if it cannot be read or decoded. bits: see `to_rgb`."""
         shard, entry, _ = self.samples[index]
         with named(entry):
-            return decode_image(self.storages[shard].read(entry))
+            return decode_image(self.storages[shard].read(entry), bits=bits)
 
     def label(self, index: int) -> int:
         """Return the index of the class of an image. Raises ValueError for one outside of the classes."""

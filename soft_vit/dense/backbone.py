@@ -11,7 +11,7 @@ from soft_vit.dense.features import TimmFeatures
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_MODELS
 from soft_vit.registry import MODELS, register
-from soft_vit.weights.load import describe_mismatch
+from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
 
@@ -65,16 +65,13 @@ class SOFT(TimmFeatures, BaseModule):
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
-            weights = NotedWeights(inside, weights.notes)
+            weights = NotedWeights(inside, weights.spec, weights.source)
             if not weights:
                 raise ValueError(f"Weights in {self.source} must have the prefix {self.prefix!r}.")
-        own = self.state_dict()
-        if own.keys().isdisjoint(weights):
+        if self.state_dict().keys().isdisjoint(weights):
             super().load_weights(weights)
-            return
-        if mismatch := describe_mismatch(own, weights):
-            raise ValueError(f"arch and options must be those of the weights in {self.source}: {mismatch}.")
-        self.load_state_dict(weights)
+        else:
+            load_into(self, weights)
 
 
 def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:

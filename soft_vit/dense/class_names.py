@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.hooks.checks import match_classes
+from soft_vit.engine.hooks.checks import match_classes, outputs_of
 from soft_vit.registry import HOOKS, register
-from soft_vit.weights.read import notes_of
+from soft_vit.weights.read import spec_of
 
 
 @register(HOOKS)
@@ -15,14 +15,21 @@ class ClassNamesHook(Hook):
     """Matches class names of the trained and the test data before a test; `RunChecksHook` does so before training.
 
     COCO categories are matched by name: the test file may lack some and number them differently. Label maps hold
-    numbers, so their classes must be the trained ones in the same order. Raises ValueError for other classes.
+    numbers, so their classes must be the trained ones in the same order. Raises ValueError for other classes, and
+    before training for a model with another number of classes than the data.
     """
 
     def __init__(self) -> None:
         self.trained: Sequence[str] = ()
 
+    def before_train(self, runner: Runner) -> None:
+        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
+        head = outputs_of(runner.model)
+        if classes and head not in (None, len(classes)):
+            raise ValueError(f"model.num_classes must be {len(classes)} as in the training data, got {head}.")
+
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self.trained = notes_of(checkpoint).cfg.get("label_names", ())
+        self.trained = spec_of(checkpoint).label_names
 
     def before_test(self, runner: Runner) -> None:
         if self.trained:

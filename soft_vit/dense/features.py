@@ -1,6 +1,8 @@
 """Feature maps of any timm model, the backbone of all detectors and segmentors here."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -12,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages
+from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages, start_spec
 from soft_vit.text_tables import one_line
-from soft_vit.weights.load import fit_weights
+from soft_vit.weights.load import fit, load_into
+from soft_vit.weights.read import NotedWeights, unwrap_state_dict
+from soft_vit.weights.spec import ModelSpec, usable
 
 
 class TimmFeatures(nn.Module):
@@ -28,8 +32,12 @@ class TimmFeatures(nn.Module):
     LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model; a plain ViT has
     dynamic_img_size and dynamic_img_pad by default, and so takes images of any size.
 
-    The attributes channels and reductions list channels and strides of the maps. Raises ValueError for a model or an
-    option that timm rejects, for a model without such maps, and if frozen_stages exceeds the number of stages.
+    What the file of checkpoint_path notes, such as options of its model, comes before the model's own arguments, and
+    kwargs before it.
+
+    The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
+    with the mean and std of their images. Raises ValueError for a model or an option that timm rejects, for a model
+    without such maps, and if frozen_stages exceeds the number of stages.
     """
 
     def __init__(
@@ -48,9 +56,10 @@ class TimmFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.model_name = model_name
-        self.source = TIMM_PREFIX + model_name if pretrained else checkpoint_path
+        self.source = checkpoint_path or (TIMM_PREFIX + model_name if pretrained else "")
         self.norm_eval = norm_eval
-        self._kwargs = kwargs
+        self.spec = _noted_spec(self.source)
+        self._kwargs = kwargs = self.spec.arguments(kwargs)
         try:
             if out_indices is None:
                 out_indices = _indices_from(min_stride, model_name, kwargs)
@@ -64,6 +73,7 @@ class TimmFeatures(nn.Module):
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             given = {"out_indices": out_indices, **kwargs}
             raise ValueError(f"{model_name!r} must make feature maps with {given}: {one_line(error)}.") from error
+        self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)
@@ -89,16 +99,18 @@ class TimmFeatures(nn.Module):
         if self.source:
             self.load_weights(CheckpointLoader.load_checkpoint(self.source, map_location="cpu"))
 
-    def load_weights(self, content: dict) -> None:
-        """Load a classification model's state dict, or a checkpoint of one, and log each change of its weights.
+    def load_weights(self, content: Any) -> None:
+        """Load a classification model's weights, from memory or a checkpoint's content, and log each change of them.
 
-        The head is dropped and grids are resampled, see `fit_weights`. Raises ValueError for weights of another model.
+        The head is dropped and grids are resampled, see `load_into`. Raises ValueError for weights of another model.
         """
-        whole = timm.create_model(self.model_name, num_classes=0, **self._kwargs)
-        weights, sentences = fit_weights(content, whole)
-        weights = {flat_name(name): value for name, value in weights.items()}
-        self.body.load_state_dict({name: weights[flat_name(name)] for name in self.body.state_dict()})
-        for sentence in sentences:
+        weights = unwrap_state_dict(content, self.source or "the checkpoint")
+        whole = timm.create_model(self.model_name, num_classes=0, device="meta", **self._kwargs)
+        fitted, report = fit(weights, whole, "drop")
+        flat = {flat_name(name): value for name, value in fitted.items()}
+        own = {name: flat[flat_name(name)] for name in self.body.state_dict()}
+        load_into(self.body, NotedWeights(own, ModelSpec()))
+        for sentence in report.changes:
             print_log(f"Weights of {self.source or self.model_name}: {sentence}", "current")
 
     def train(self, mode: bool = True) -> nn.Module:
@@ -110,6 +122,14 @@ class TimmFeatures(nn.Module):
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
+
+
+def _noted_spec(source: str) -> ModelSpec:
+    """Return what weights note of a backbone; nothing of a file that is missing, as a trained detector lacks it."""
+    if not source or not ("://" in source or Path(source).expanduser().is_file()):
+        return ModelSpec()
+    spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")
+    return replace(spec, options={key: value for key, value in spec.arguments({}).items() if key not in fitted})
 
 
 def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:

@@ -6,7 +6,7 @@ checks. MMEngine saves its result, which is exactly what runs, in the work direc
 | value at the top of a config | sets |
 |---|---|
 | `data_root` | data sets without a folder of their own |
-| `image_size` | the model, generated data sets, and transforms that crop or resize |
+| `image_size` | the model, generated data sets, transforms that crop or resize, and windows of a sliding test |
 | `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
 | `val_fraction` | the share of each class in `train/` that is held out, instead of `val/`; for every `ImageTree` |
 
@@ -22,22 +22,25 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope, Registry
+from mmengine.registry import HOOKS, LOOPS, MODELS, DefaultScope, Registry
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate
-from soft_vit.engine.models.finetune import TIMM_PREFIX, noted_cfg
-from soft_vit.engine.resume.read import find_newest_checkpoint, require_checkpoint
+from soft_vit.engine.machine import fit_loaders, fit_processes, scale_learning_rate, start_processes
+from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
+from soft_vit.engine.resume.read import require_checkpoint
+from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
 from soft_vit.registry import DATASETS
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import Notes
+from soft_vit.weights.load import is_own_model
+from soft_vit.weights.spec import ModelSpec
 
 _SHARED = ("data_root", "image_size", "num_classes", "val_fraction")
 # The argument for the image size of each type that has one.
@@ -47,10 +50,29 @@ _SIZED = {
     "TimmAugment": "img_size",
     "TimmEvalCrop": "img_size",
 }
-# Arguments that these types take from the notes of weights, and their values without notes.
-_NOTED = {
-    "RecipeDataPreprocessor": {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD},
-    "TimmEvalCrop": {"crop_pct": DEFAULT_CROP_PCT, "crop_mode": "center", "interpolation": "bicubic"},
+# The same for types that take another size, or none, where a config does not set it.
+_SIZED_IF_SET = {
+    "SegmentationPreprocessor": "size",
+    "SegRandomCrop": "crop_size",
+    "SegRandomResize": "scale",
+    "SegResize": "scale",
+}
+# Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
+_PIXELS = {
+    "mean": ("mean", IMAGENET_DEFAULT_MEAN, 255),
+    "std": ("std", IMAGENET_DEFAULT_STD, 255),
+}
+_SHARES = {"image_mean": ("mean", IMAGENET_DEFAULT_MEAN, 1), "image_std": ("std", IMAGENET_DEFAULT_STD, 1)}
+_NOTED: dict[str, dict[str, tuple[str, Any, float | None]]] = {
+    "RecipeDataPreprocessor": _PIXELS,
+    "SegmentationPreprocessor": _PIXELS,
+    "TorchvisionMaskRCNN": _SHARES,
+    "TorchvisionRetinaNet": _SHARES,
+    "TimmEvalCrop": {
+        "crop_pct": ("crop_pct", DEFAULT_CROP_PCT, None),
+        "crop_mode": ("crop_mode", "center", None),
+        "interpolation": ("interpolation", "bicubic", None),
+    },
 }
 # Keys that MMEngine reads from a config.
 _READ_BY_RUNNER = inspect.signature(Runner.__init__).parameters.keys() | {
@@ -70,6 +92,9 @@ _ADDED_HOOKS = {
     "stop": {"type": "StopHook"},
     "throughput": {"type": "ThroughputHook"},
 }
+# Counts of steps, epochs or images, by name.
+_COUNTS = {"accumulative_counts", "batch_size", "feature_redraw_interval", "interval", "max_epochs", "max_iters"}
+_COUNTS |= {"val_interval"}
 # Modules that saved configs of earlier versions import, and the modules that replace them.
 _MOVED = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
 # Default hooks that MMEngine itself leaves out if they are None.
@@ -81,7 +106,7 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     *,
     work_dir: str | Path | None = None,
-    tested: Notes | None = None,
+    tested: ModelSpec | None = None,
     resume: str | None = None,
     amp: bool = False,
     auto_scale_lr: bool = False,
@@ -92,7 +117,7 @@ def resolve(
     """Return the config that runs, from a file, options, shared values, flags and this machine.
 
     config: see `find_config`; MMEngine's pure Python style is supported. options: values by dotted name, as in
-    `--cfg-options`. tested: notes of a checkpoint that is tested; `load_from` is ignored then. say: receives a
+    `--cfg-options`. tested: record of a checkpoint that is tested; `load_from` is ignored then. say: receives a
     sentence about each value that neither the file nor an option has set. Flags are those of
     `soft_vit.engine.run.train`.
 
@@ -107,7 +132,8 @@ def resolve(
     _share_data_root(cfg, before["data_root"])
     _hold_out(cfg)
     if cfg.get("num_classes", 0) is None and _timm_model(cfg).get("num_classes") in (None, before["num_classes"]):
-        cfg.num_classes = (tested and len(tested.cfg.get("label_names", ()))) or _count_classes(cfg)
+        noted = tested and (tested.options.get("num_classes") or len(tested.label_names))
+        cfg.num_classes = noted or _count_classes(cfg)
     _share_num_classes(cfg, before["num_classes"], options)
     _share_image_size(cfg, before["image_size"], options)
 
@@ -118,18 +144,27 @@ def resolve(
         _use_amp(cfg)
     if not validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    fit_processes(cfg, launcher)
     if tested is None:
         _choose_checkpoint(cfg, resume, say)
     else:
         cfg.load_from, cfg.resume = None, False
-    _take_noted(cfg, tested, say)
+    start = start_weights(cfg) if tested is None else None
+    if start and not cfg.get("load_from") and "://" not in start and not Path(start).is_file():
+        # The backbone's file may be missing where a config is only read.
+        start = None
+    spec = start_spec(start) if start else tested or ModelSpec()
+    if not _timm_model(cfg).get("pretrained"):
+        _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))
+    _take_preprocessing(cfg, spec, start, say)
+    check_task(cfg)
 
     fit_loaders(cfg)
-    fit_processes(cfg, launcher)
     if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
         scale_learning_rate(cfg, say)
 
     _check_options(cfg, options)
+    _check_entries(cfg)
     return cfg
 
 
@@ -181,11 +216,29 @@ def _check_options(cfg: Config, options: Mapping[str, Any]) -> None:
             raise ValueError(f"An option must change the run, got {option}, which is not read.")
 
 
+def _check_entries(cfg: Config) -> None:
+    """Raise ValueError for a count, or an argument of a hook or a loop, that would end the run after its first step."""
+    for place, entry in entries(cfg):
+        for key in _COUNTS & entry.keys():
+            value, lowest = entry[key], -1 if key == "interval" else 1
+            if value is not None and not (type(value) is int and value >= lowest and value != 0):
+                raise ValueError(f"{place}.{key} must be a positive int, got {value!r}.".lstrip("."))
+    hooks = [*(cfg.get("default_hooks") or {}).items(), *enumerate(cfg.get("custom_hooks") or ())]
+    parts = [(f"hook {name}", hook, HOOKS) for name, hook in hooks] + [("train_cfg", cfg.get("train_cfg"), LOOPS)]
+    for place, entry, registry in parts:
+        cls = class_of(entry, registry) if isinstance(entry, dict) else None
+        names, complete = _arguments(cls) if cls else (set(), False)
+        unknown = sorted(entry.keys() - names - {"type", "priority"}) if complete else []
+        if unknown:
+            raise ValueError(f"{place} must have arguments of {cls.__name__}, got {unknown[0]}.")
+
+
 def _reaches(cfg: Config, name: str) -> bool:
     """Return whether an entry takes a shared value."""
     if name in ("data_root", "val_fraction"):
         return any(dataset.get(name) == cfg[name] for dataset in _datasets_of(cfg))
-    return bool(_timm_model(cfg)) or (name == "image_size" and any(True for _ in _sized(cfg)))
+    others = any(True for _ in _sized(cfg)) if name == "image_size" else _takes_num_classes(cfg)
+    return bool(_timm_model(cfg)) or others
 
 
 # Walking a config.
@@ -235,10 +288,14 @@ def _datasets_of(cfg: Config) -> Iterator[dict[str, Any]]:
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield the dotted name, the entry and the argument of size of each type in _SIZED."""
+    """Yield the dotted name, the entry and the argument of each size of an image."""
     for name, entry in entries(cfg, place):
-        if argument := _SIZED.get(type_name(entry)):
+        kind = type_name(entry)
+        argument = _SIZED.get(kind) or _SIZED_IF_SET.get(kind)
+        if argument and (kind in _SIZED or entry.get(argument) is not None):
             yield name, entry, argument
+        if kind == "TimmSegmentor" and "crop_size" in (entry.get("test_cfg") or {}):
+            yield f"{name}.test_cfg", entry["test_cfg"], "crop_size"
 
 
 # Shared values.
@@ -269,14 +326,18 @@ def _hold_out(cfg: Config) -> None:
 
 
 def _takes_data_root(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a data set has the argument `data_root`, itself or in a base class that gets its `**kwargs`."""
-    if "data_root" in dataset:
-        return True
-    for cls in inspect.getmro(class_of(dataset, DATASETS) or object):
-        parameters = inspect.signature(cls.__init__).parameters
-        if "data_root" in parameters or all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
-            return "data_root" in parameters
-    return False
+    return "data_root" in dataset or "data_root" in _arguments(class_of(dataset, DATASETS) or object)[0]
+
+
+def _arguments(cls: type) -> tuple[set[str], bool]:
+    """Return the arguments of a class and of bases that get its `**kwargs`, and whether these are all."""
+    names: set[str] = set()
+    for base in inspect.getmro(cls):
+        parameters = inspect.signature(base.__init__).parameters
+        names |= parameters.keys()
+        if all(one.kind is not one.VAR_KEYWORD for one in parameters.values()):
+            return names, True
+    return names, False
 
 
 def _count_classes(cfg: Config) -> int | None:
@@ -297,9 +358,16 @@ def _count_classes(cfg: Config) -> int | None:
 def _share_num_classes(cfg: Config, old: Any, options: Mapping[str, Any]) -> None:
     value = _agree(cfg, "num_classes", "num_classes", old, options)
     model = _timm_model(cfg)
+    if _takes_num_classes(cfg) and {"num_classes", "model.num_classes"} & options.keys() == {"num_classes"}:
+        cfg.model.num_classes = value
     for entry in (model, cfg.get("data_preprocessor"), model.get("data_preprocessor")):
         if model and value is not None and entry is not None and entry.get("num_classes") in (None, old):
             entry["num_classes"] = value
+
+
+def _takes_num_classes(cfg: Config) -> bool:
+    """Return whether the model is a detector or segmentor with `num_classes`, which a file may set there alone."""
+    return not _timm_model(cfg) and (cfg.get("model") or {}).get("num_classes") is not None
 
 
 def _share_image_size(cfg: Config, old: Any, options: Mapping[str, Any]) -> None:
@@ -333,11 +401,9 @@ def _agree(cfg: Config, name: str, argument: str, old: Any, options: Mapping[str
 
 
 def _takes_img_size(name: str) -> bool:
-    if not timm.is_model(name):
-        return False
-    if timm.models.model_entrypoint(name).__module__.startswith("soft_vit."):
+    if is_own_model(name):
         return True
-    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    found = timm.get_pretrained_cfg(name, allow_unregistered=True) if timm.is_model(name) else None
     return bool(found and found.fixed_input_size)
 
 
@@ -384,13 +450,13 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
     if resume is None and cfg.get("resume") and not cfg.get("load_from"):
         # As in MMEngine.
         resume = "auto"
-    if resume == "auto":
-        newest = find_newest_checkpoint(cfg.work_dir)
-        if newest is None:
+    if resume == "auto" or restarting_launcher():
+        start_processes(cfg)
+        asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
+        if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
             say(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
-        resume = newest and str(newest)
-        cfg.resume = False
+            cfg.resume = False
     if resume is not None:
         cfg.load_from, cfg.resume = resume, True
     if cfg.get("load_from"):
@@ -398,29 +464,71 @@ def _choose_checkpoint(cfg: Config, resume: str | None, say: Callable[[str], Non
 
 
 def start_weights(cfg: Config) -> str | None:
-    """Return the weights that a run begins with, as `load_from` names them."""
-    model = _timm_model(cfg)
-    own = TIMM_PREFIX + model["model_name"] if model.get("pretrained") is True else model.get("checkpoint")
-    return cfg.get("load_from") or own
+    """Return the weights that a run begins with, as `load_from` names them: of the model, or of its backbone."""
+    for entry in (_timm_model(cfg), (cfg.get("model") or {}).get("backbone") or {}):
+        start = entry.get("init_cfg") or {}
+        file = entry.get("checkpoint_path") or (isinstance(start, Mapping) and start.get("checkpoint"))
+        if own := file or (entry.get("pretrained") is True and TIMM_PREFIX + entry.get("model_name", "")):
+            return cfg.get("load_from") or own
+    return cfg.get("load_from")
 
 
-def _take_noted(cfg: Config, tested: Notes | None, say: Callable[[str], None]) -> None:
-    """Set the arguments in _NOTED that the config does not set."""
-    open_entries = [
-        (entry, key, default)
-        for _, entry in entries(cfg)
-        for key, default in _NOTED.get(type_name(entry), {}).items()
-        if entry.get(key) is None
-    ]
-    start = start_weights(cfg) if open_entries and tested is None else None
-    noted = noted_cfg(start) if start else tested.cfg if tested else {}
-    taken = {}
-    for entry, key, default in open_entries:
-        value = noted.get(key) or default
-        taken[key] = entry[key] = [round(255 * one, 5) for one in value] if key in ("mean", "std") else value
-    if start:
+def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
+    """Set options of the model that its weights note and the config does not.
+
+    fitted: the weights are fitted to the model's classes, channels and image size. A backbone reads its own file.
+    """
+    model, backbone = _timm_model(cfg), (cfg.get("model") or {}).get("backbone")
+    left_out = ("num_classes", "in_chans", "img_size") if fitted else ()
+    if model and model["model_name"].partition(".")[0] == spec.model:
+        for name, value in spec.arguments({}).items():
+            if name not in left_out:
+                model.setdefault(name, value)
+    for name, value in (spec.options.get("backbone") or {}).items() if backbone else ():
+        backbone.setdefault(name, value)
+
+
+def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, say: Callable[[str], None]) -> None:
+    """Set the arguments in _NOTED that the config does not set, and say where it sets another colour range."""
+    taken, others = {}, {}
+    for place, entry in entries(cfg):
+        for argument, (key, default, factor) in _NOTED.get(type_name(entry), {}).items():
+            value = spec.cfg.get(key) or default
+            value = [round(factor * one, 5) for one in value] if factor else value
+            if entry.get(argument) is None:
+                taken[key] = entry[argument] = value
+            elif factor and key in spec.cfg and not np.allclose(entry[argument], value, atol=0.05 * factor):
+                others[f"{place}.{argument}"] = (entry[argument], value)
+    if start and taken:
         shown = ", ".join(f"{key}={value}" for key, value in taken.items())
         say(f"Images are prepared as {start} notes, or else as for ImageNet: {shown}.")
+    for place, (own, noted) in others.items():
+        say(f"{place} is {list(own)}, the weights {start or 'that are tested'} note {noted}.")
+
+
+def check_task(cfg: Config) -> None:
+    """Raise ValueError if the parts of a classifier's config differ in whether images have several labels."""
+    model = _timm_model(cfg)
+    if not model:
+        return
+    several, wrong = bool(model.get("multi_label")), []
+    for split in ("train", "val", "test"):
+        for one in datasets_in((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
+            kind = class_of(one, DATASETS) or object
+            of_one_label = kind.__module__.startswith("soft_vit.") and not {"dataset", "datasets"} & one.keys()
+            if (of_one_label or "multi_label" in one) and bool(one.get("multi_label")) != several:
+                wrong.append(f"multi_label={several} in {split}_dataloader.dataset")
+        evaluators = cfg.get(f"{split}_evaluator") or []
+        for one in [evaluators] if isinstance(evaluators, Mapping) else evaluators:
+            if several and type_name(one) in ("Accuracy", "ClassificationMetric"):
+                wrong.append(f"another {split}_evaluator than {type_name(one)}, such as AveragePrecision")
+    loss = model.get("loss") or {"use_sigmoid": several}
+    if several and not (loss.get("use_sigmoid") or type_name(loss) in ("AsymmetricLoss", "FocalLoss")):
+        wrong.append(f"a loss with use_sigmoid=True, got {type_name(loss)}")
+    prepared = model.get("data_preprocessor") or cfg.get("data_preprocessor") or {}
+    wrong += [f"{name}=0" for name in ("mixup", "cutmix", "smoothing") if several and prepared.get(name)]
+    if wrong:
+        raise ValueError(f"model.multi_label={several} needs {'; '.join(dict.fromkeys(wrong))}.")
 
 
 # Reading a config without a run.
@@ -431,7 +539,7 @@ def timm_model_of(path: str | Path) -> tuple[str, dict[str, Any]]:
 
     Raises what `resolve` raises, and ValueError for a config of another model.
     """
-    arguments = dict(resolve(path, tested=Notes()).get("model") or {})
+    arguments = dict(resolve(path, tested=ModelSpec()).get("model") or {})
     if "model_name" not in arguments:
         raise ValueError(f"The config {path} must have a model with a model_name.")
     bases = inspect.getmro(class_of(arguments, MODELS))

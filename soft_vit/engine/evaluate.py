@@ -15,19 +15,21 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import class_of, resolve, type_name
+from soft_vit.engine.config import check_task, class_of, resolve, type_name
 from soft_vit.engine.data import views
 from soft_vit.engine.hooks.checks import match_classes
-from soft_vit.engine.models.finetune import TIMM_PREFIX
-from soft_vit.engine.models.notes import model_options
-from soft_vit.engine.models.timm_model import pretrained_cfg_of
-from soft_vit.engine.resume.read import load_checkpoint_file, require_checkpoint
+from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
+from soft_vit.engine.models.timm_model import published_spec
+from soft_vit.engine.resume.read import require_checkpoint
 from soft_vit.engine.run import build_runner, traceback_in_log
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import ensure_writable, write_atomically
-from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
+from soft_vit.weights.load import complete_spec
+from soft_vit.weights.read import load_weights
+from soft_vit.weights.spec import ModelSpec
 
 _ACCURACIES = ("Accuracy", "ClassificationMetric")
+_SOURCES = ("local-dir:", "hf-hub:")
 
 
 def evaluate(
@@ -50,15 +52,16 @@ def evaluate(
 ) -> dict[str, float]:
     """Measure a model on the test split of a config, or on a folder of images.
 
-    What is tested: model is a checkpoint of the config's model, or the name of a timm model, which brings its own way
-    of resizing, cropping and normalising. weights: a file for a timm model; without one, pretrained decides between
-    published and random weights. ema: the averaged (True) or the plain weights of a checkpoint with both; None for the
-    averaged ones. options: entries of the config by dotted name.
+    What is tested: model is a checkpoint of the config's model, or the name of a timm model (also `local-dir:FOLDER` or
+    `hf-hub:OWNER/NAME`), which brings its own way of resizing, cropping and normalising. weights: a file for a timm
+    model; without one, pretrained decides between published and random weights. ema: the averaged (True) or the plain
+    weights of a checkpoint with both; None for the averaged ones. options: entries of the config by dotted name.
 
-    On which images: data_root is a folder with a folder of images for each class, named like the model's classes (see
-    `class_names`) or by their numbers; predictions are restricted to the classes found. img_size: side in pixels.
-    crop_pct: side of the crop divided by that of the resized image, in (0, 1]. tta: test time augmentation by the
-    config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each image and its mirror image.
+    On which images: those of the config, whose classes are matched with the model's by name. data_root is a folder with
+    a folder of images for each class, named like the model's classes or by their numbers; predictions are restricted to
+    the classes found. img_size: side in pixels. crop_pct: side of the crop divided by that of the resized image, in (0,
+    1]. tta: test time augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each
+    image and its mirror image.
 
     What is written: out is a JSON file of the metrics. per_class: CSV of class, images, correct, accuracy. confusion:
     CSV with a row for each true class and a column for each predicted one. work_dir: for logs, by default
@@ -80,17 +83,23 @@ def evaluate(
     for path in (out, per_class, confusion):
         if path is not None:
             ensure_writable(path)
-    named = not Path(model).is_file() and timm.is_model(model)
-    content = _read(model, weights, pretrained, named)
-    notes = notes_of(content)
-    trained = notes.cfg.get("label_names", ())
+    named = not Path(model).is_file() and (timm.is_model(model) or model.startswith(_SOURCES))
+    spec = _read(model, weights, pretrained, named)
 
     # 2. Fit the config: pipeline, model, images, hooks, metrics.
-    cfg = resolve(config, options, work_dir=work_dir, tested=notes, launcher=launcher)
+    cfg = resolve(config, options, work_dir=work_dir, tested=spec, launcher=launcher)
     classifies = issubclass(class_of(cfg.model, MODELS) or BaseClassifier, BaseClassifier)
     if not classifies and any(map(bool, (named, data_root, img_size, crop_pct, per_class, confusion))):
         raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
-    if several := bool(not named and cfg.model.get("multi_label")):
+    view = None
+    if named:
+        view = _use_timm_model(cfg, model, weights, pretrained, spec, options or {}, img_size, crop_pct)
+    else:
+        cfg.load_from = model
+        if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
+            view = views.view_of_config(cfg, img_size, crop_pct)
+    check_task(cfg)
+    if several := bool(cfg.model.get("multi_label")):
         if data_root is not None or confusion is not None:
             raise ValueError("data_root and confusion must be left out for a model with several labels for each image.")
         if per_class is not None:
@@ -98,17 +107,12 @@ def evaluate(
             cfg.test_evaluator = [*_as_list(cfg.get("test_evaluator")), entry]
     if tta:
         views.use_tta_pipeline(cfg, classifies)
-    view, recorded = None, ()
-    if named:
-        pretrained = pretrained and weights is None
-        view, recorded = _use_timm_model(cfg, model, weights, pretrained, content, options or {}, img_size, crop_pct)
-    else:
-        cfg.load_from = model
-        if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
-            view = views.view_of_config(cfg, img_size, crop_pct)
     indices = None
     if data_root is not None:
-        indices = views.set_folder(cfg, data_root, views.class_names(_num_classes(cfg), trained, recorded))
+        count = _num_classes(cfg)
+        names = spec.class_names(count)
+        names += map(str, range(len(names), count))
+        indices = views.set_folder(cfg, data_root, names)
     if view is not None:
         views.set_view(cfg, view)
     if tta:
@@ -122,8 +126,8 @@ def evaluate(
     # 3. Run it.
     with traceback_in_log():
         runner = build_runner(_under_another_name(cfg))
-        if classifies and data_root is None and trained:
-            match_classes(runner.test_dataloader.dataset, trained, "the checkpoint")
+        if classifies and data_root is None:
+            _match_classes(runner.test_dataloader.dataset, spec, _num_classes(runner.cfg))
         found = runner.test()
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
         metrics = {name: float(value) for name, value in found.items() if torch.as_tensor(value).numel() == 1}
@@ -137,24 +141,26 @@ def evaluate(
             asked |= dict(pretrained=pretrained if named else None)
             write_atomically(out, _json(metrics, asked).encode())
         if several and per_class is not None:
-            rows = zip(_classes(runner), [f"{value:.2f}" for value in found["multi-label/AP_classwise"]], strict=True)
+            values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in found["multi-label/AP_classwise"]]
+            rows = zip(_classes(runner), values, strict=True)
             write_atomically(per_class, csv_table(["class", "average precision"], rows).encode())
         elif per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)
     return metrics
 
 
-def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> dict[str, Any]:
-    """Return the content of the file that is tested, or {} for an address or published weights."""
+def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> ModelSpec:
+    """Return the record of the weights that are tested, empty for random ones."""
     if not named:
         if "://" not in model and not Path(model).expanduser().is_file():
             raise FileNotFoundError(f"model must be a checkpoint or a name of timm.list_models(), got {model}.")
         if weights is not None or not pretrained:
             raise ValueError(f"weights must belong to the name of a timm model, got the checkpoint {model}.")
-    elif weights is not None:
+        return start_spec(model)
+    if weights is not None:
         require_checkpoint(weights)
-    file = weights if named else model
-    return {} if file is None or "://" in file else load_checkpoint_file(file)
+        return start_spec(weights)
+    return published_spec(model) if pretrained else ModelSpec()
 
 
 def _use_timm_model(
@@ -162,50 +168,46 @@ def _use_timm_model(
     name: str,
     weights: str | None,
     pretrained: bool,
-    content: dict[str, Any],
+    spec: ModelSpec,
     options: Mapping[str, Any],
     img_size: int | None,
     crop_pct: float | None,
-) -> tuple[views.View, Sequence[str]]:
-    """Set a timm model; return its view of images and the class names that its weights record.
-
-    content: of the file `weights`, whose notes tell the model's options and the view it was trained for.
-    """
-    timm_cfg = pretrained_cfg_of(name)
-    if pretrained and "." not in name and timm_cfg.get("tag"):
-        # The head and the image size of these weights can differ from the model's defaults.
-        name = f"{name}.{timm_cfg['tag']}"
-    noted, own = {}, cfg.get("model") or {}
-    model = {"type": "TimmProgressClassifier", "model_name": name}
+) -> views.View:
+    """Set a timm model with the options that its weights note; return its view of images."""
+    usual, own = published_spec(name), cfg.get("model") or {}
+    cfg.model = {"type": "TimmProgressClassifier", "model_name": name, "multi_label": spec.multi_label}
     if "data_preprocessor" in own:
-        model["data_preprocessor"] = own["data_preprocessor"]
-    if content:
-        notes = trained_notes(content, weights)
-        noted = notes.cfg
-        if "mean" not in noted:
+        cfg.model["data_preprocessor"] = own["data_preprocessor"]
+    if weights is not None:
+        if "mean" not in spec.cfg:
             print_log(f"{weights} does not note its preprocessing; that of {name} is used.", "current")
-        model |= model_options({"model": {key: value for key, value in notes.options.items() if key != "img_size"}})
-        head = unwrap_state_dict(content, weights).get(f"{timm_cfg.get('classifier')}.weight")
-        if head is not None:
-            model["num_classes"] = head.shape[0]
-    if not pretrained and "num_classes" in own:
+        cfg.model.update(complete_spec(load_weights(weights), name).arguments({}))
+    elif pretrained:
+        cfg.model.update(spec.arguments({}))
+    elif "num_classes" in own:
         # Published weights bring a head of their own size.
-        model.setdefault("num_classes", own["num_classes"])
-    cfg.model = model
-    cfg.load_from = TIMM_PREFIX + name if pretrained else weights
+        cfg.model["num_classes"] = own["num_classes"]
+    cfg.load_from = weights or (TIMM_PREFIX + name if pretrained else None)
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
-    if "input_size" in noted and timm.models.model_entrypoint(name.split(".")[0]).__module__.startswith("soft_vit."):
-        # Resampling position embeddings to another size and back would change them.
-        cfg.model.setdefault("img_size", noted["input_size"][1:])
-    view = views.timm_view({**timm_cfg, **noted}, img_size, crop_pct)
-    return view, {**(timm_cfg if pretrained else {}), **noted}.get("label_names") or ()
+    return views.timm_view({**usual.cfg, **spec.cfg}, img_size, crop_pct)
+
+
+def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
+    """Number the classes of the images as the model does.
+
+    Names that its weights do not record may be ImageNet's, if all classes of the images have those.
+    """
+    names = spec.class_names(num_classes)
+    known = getattr(dataset, "metainfo", {}).get("classes") or ()
+    if names and (spec.label_names or set(map(str, known)) <= set(names)):
+        match_classes(dataset, names, "the model")
 
 
 def _num_classes(cfg: Config) -> int:
-    found = cfg.model.get("num_classes") or (cfg.model.get("head") or {}).get("num_classes")
-    if found is None and "model_name" in cfg.model:
-        found = pretrained_cfg_of(cfg.model.model_name).get("num_classes")
-    return found
+    # In tests with augmentation, the model is inside another.
+    model = cfg.model.get("module") or cfg.model
+    found = model.get("num_classes") or (model.get("head") or {}).get("num_classes")
+    return found or (published_spec(model.model_name).options["num_classes"] if "model_name" in model else 0)
 
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:

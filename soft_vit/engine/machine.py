@@ -2,12 +2,21 @@
 
 import os
 from collections.abc import Callable
+from inspect import signature
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import init_dist, is_distributed
+from mmengine.utils.dl_utils import set_multi_processing
+from timm.scheduler import create_scheduler_v2
+from torch import distributed
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
+
+
+# Arguments of schedules that are learning rates; their other arguments are factors.
+_RATES = {"eta_min", "eta_max", "min_value", "min_lr", "warmup_lr"}
 
 
 def fit_loaders(cfg: Config) -> None:
@@ -42,6 +51,25 @@ def fit_processes(cfg: Config, launcher: str) -> None:
     cfg.model_wrapper_cfg = wrapper
 
 
+def start_processes(cfg: Config) -> None:
+    """Start the process group of a config with a launcher as MMEngine's Runner would, which then finds it started."""
+    if cfg.get("launcher", "none") == "none" or is_distributed():
+        return
+    meeting = {}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # After a restart the launcher's store still holds the addresses of the processes before.
+        store, rank, count = next(distributed.rendezvous("env://"))
+        store = distributed.PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        meeting = {"store": store, "rank": rank, "world_size": count}
+    if not torch.cuda.is_available():
+        # MMEngine would choose NCCL.
+        distributed.init_process_group("gloo", **meeting)
+        return
+    env = cfg.get("env_cfg") or {}
+    set_multi_processing(**env.get("mp_cfg", {}), distributed=True)
+    init_dist(cfg.launcher, **env.get("dist_cfg", {}), **meeting)
+
+
 def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None:
     """Scale the learning rate with the batch (arXiv 1706.02677), and the bounds of its schedules.
 
@@ -63,6 +91,10 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     schedulers = cfg.get("param_scheduler") or []
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
-        for bound in {"eta_min", "eta_max"} & scheduler.keys() if scheduler["type"].endswith("LR") else ():
+        is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"
+        if scheduler["type"].endswith("TimmLR"):
+            for name in ("min_lr", "warmup_lr"):
+                scheduler.setdefault(name, signature(create_scheduler_v2).parameters[name].default)
+        for bound in _RATES & scheduler.keys() if is_rate else ():
             scheduler[bound] *= images / base
     say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -1,4 +1,4 @@
-"""Accuracy and cross entropy of a classifier, exact in distributed runs too.
+"""Accuracy, cross entropy and average precision of a classifier, exact in distributed runs too.
 
 Letters: B images of a batch, C classes.
 """
@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from mmengine.dist import all_reduce, get_dist_info
 from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
+from mmpretrain import evaluation
+from mmpretrain.registry import METRICS as MMPRETRAIN_METRICS
 from torch import Tensor
 
 from soft_vit.registry import METRICS, register
@@ -94,3 +97,20 @@ class ClassificationMetric(BaseMetric):
         table = torch.bincount(pairs, minlength=int(count) ** 2).reshape(int(count), int(count))
         all_reduce(table)
         return table
+
+
+@MMPRETRAIN_METRICS.register_module(force=True)
+class AveragePrecision(evaluation.AveragePrecision):
+    """mmpretrain's AveragePrecision without the classes that no image has, which it counts as 0.
+
+    They are NaN with `average=None`, and their number is logged. It takes the place of mmpretrain's under its name.
+    """
+
+    def compute_metrics(self, results: list[dict[str, Tensor]]) -> dict[str, Any]:
+        target, score = (torch.stack([result[key] for result in results]) for key in ("gt_score", "pred_score"))
+        present = (target == 1).any(dim=0)
+        precision = self.calculate(score, target, average=None).where(present, torch.nan)
+        if not present.all():
+            without = f"{int((~present).sum())} of {len(present)} classes"
+            print_log(f"Average precision leaves out {without}, which no image has.", "current")
+        return {"AP_classwise": precision.tolist()} if self.average is None else {"mAP": precision.nanmean().item()}

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
@@ -18,17 +18,23 @@ from mmengine.runner import Runner
 from soft_vit.engine.config import class_of, resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import TimmDataset
+from soft_vit.engine.machine import start_processes
 from soft_vit.engine.resume.lock import only_run_in
+from soft_vit.engine.resume.restart import note_launchers
 from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
 
 _runs_in_this_process = itertools.count()
-# Beginnings of MMEngine's records that describe the machine, the config and the hooks, repeat what SummaryHook logs, or
-# warn about MMEngine's own code.
+# Patterns of the beginnings of MMEngine's records that describe the machine, the config, the hooks and each parameter,
+# repeat what SummaryHook logs, or warn about MMEngine's own code.
 _FOR_THE_FILE = (
     "\n-----",
     "Config:",
     "Hooks will be executed",
+    "paramwise_options -- ",
+    "set param ",
+    "Param groups",
+    r"[\w.]+ is skipped since its requires_grad",
     "Distributed training is not used",
     "Checkpoints will be saved",
     '"FileClient"',
@@ -109,6 +115,7 @@ def train(
         for sentence in said:
             runner.logger.info(sentence)
         with only_run_in(runner.work_dir) if is_main_process() else nullcontext():
+            note_launchers(runner.work_dir)
             runner.train()
     return _result(runner)
 
@@ -120,15 +127,13 @@ class _QuietRunner(Runner):
         logger = super().build_logger(*args, **kwargs)
         for handler in logger.handlers:
             if not isinstance(handler, logging.FileHandler):
-                handler.addFilter(lambda record: not record.getMessage().startswith(_FOR_THE_FILE))
+                handler.addFilter(lambda record: not re.match("|".join(_FOR_THE_FILE), record.getMessage()))
         return logger
 
 
 def build_runner(cfg: Config) -> Runner:
     """Return MMEngine's Runner for a resolved config; for several CPU processes, start their process group."""
-    if cfg.launcher == "pytorch" and not torch.cuda.is_available() and not torch.distributed.is_initialized():
-        # MMEngine would choose NCCL.
-        torch.distributed.init_process_group("gloo")
+    start_processes(cfg)
     run = next(_runs_in_this_process)
     if run and cfg.get("experiment_name") is None:
         # Two runs of one name that begin in the same second would share MMEngine's logs.

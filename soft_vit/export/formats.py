@@ -72,7 +72,9 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
     import onnxscript  # noqa: F401
 
     program = capture(source, any_size)
-    names = dict(input_names=["images"], output_names=list(source.outputs))
+    # torch would give them names such as s77.
+    axes = {0: "batch", 2: "height", 3: "width"} if any_size else {0: "batch"}
+    names = dict(input_names=["images"], output_names=list(source.outputs), dynamic_shapes=(axes,))
     try:
         onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from timm.data import resolve_model_data_config
 from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 
+from soft_vit.engine.models.timm_model import timm_network
 from soft_vit.predict import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
+from soft_vit.weights.spec import ModelSpec
 
 
 class FeatureMaps(nn.Module):
@@ -38,8 +40,9 @@ class ExportModel:
     """A model in eval mode on the CPU, and how its images are prepared.
 
     input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
-    the logits, empty if unknown. outputs: a name for each tensor of the result. notes: a sentence for each change of
-    the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they are known.
+    the logits, `class 3` and so on where unknown, or empty if all are. outputs: a name for each tensor of the result.
+    notes: a sentence for each change of the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they
+    are known. spec: the record of the model.
     """
 
     name: str
@@ -51,12 +54,14 @@ class ExportModel:
     outputs: tuple[str, ...] = ("logits",)
     notes: tuple[str, ...] = ()
     crop: Mapping[str, Any] = field(default_factory=dict)
+    spec: ModelSpec = field(default_factory=ModelSpec)
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of an exported file; lists are JSON."""
         lists = {key: json.dumps(getattr(self, key)) for key in ("input_size", "mean", "std", "classes", "outputs")}
         crop = {key: str(value) for key, value in self.crop.items()}
-        return {"model": self.name, **lists, **crop, "soft_vit_version": __version__}
+        told = {"multi_label": json.dumps(self.spec.multi_label), "options": json.dumps(dict(self.spec.options))}
+        return {"model": self.name, **lists, **crop, **told, "soft_vit_version": __version__}
 
 
 def load_export_model(
@@ -76,36 +81,35 @@ def load_export_model(
     """
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
     network, preprocessor = predictor.model, None
-    data = getattr(predictor, "image_cfg", None)
     if isinstance(predictor, ConfigPredictor):
-        preprocessor = network.data_preprocessor
-        network = getattr(network, "model", None)
-        if not hasattr(network, "pretrained_cfg"):
+        preprocessor, network = network.data_preprocessor, timm_network(network)
+        if network is None:
             raise ValueError(f"The config must be that of a timm classifier, got {config}.")
-    usual = resolve_model_data_config(network)
-    data = usual if data is None else data
-    mean, std = usual["mean"], usual["std"]
+    usual, data = resolve_model_data_config(network), predictor.data
+    mean, std = (data.get(key, usual[key]) for key in ("mean", "std"))
     if hasattr(preprocessor, "mean"):
         values = (torch.as_tensor(value).flatten() / 255 for value in (preprocessor.mean, preprocessor.std))
         mean, std = ([round(float(value), 6) for value in channels] for channels in values)
-    channels, height, width = get_model_input_config(network)["input_size"]
+    size = data["input_size"] if preprocessor is None else get_model_input_config(network)["input_size"]
     if img_size is not None:
-        height = width = img_size
-    cfg, outputs = network.pretrained_cfg, ("logits",)
-    # Names in the file of weights take precedence.
-    classes = tuple(predictor.names or cfg.get("label_names") or ())
+        size = (size[0], img_size, img_size)
+    spec = replace(ModelSpec.of(network), cfg=predictor.spec.cfg)
+    outputs, names = ("logits",), list(predictor.names)
+    if names:
+        names += [f"class {index}" for index in range(len(names), network.num_classes)]
     if stages is not None:
         network = FeatureMaps(network, stages)
-        outputs, classes = tuple(f"stage{index}" for index in network.indices), ()
+        outputs, names = tuple(f"stage{index}" for index in network.indices), []
     return ExportModel(
         # Not the path of a local folder.
-        name=cfg["architecture"] if model is None or model.startswith("local-dir:") else model,
+        name=spec.model if model is None or model.startswith("local-dir:") else model,
         model=network.eval().requires_grad_(False),
-        input_size=(channels, height, width),
+        input_size=tuple(size),
         mean=tuple(mean),
         std=tuple(std),
-        classes=classes,
+        classes=tuple(names),
         outputs=outputs,
         notes=tuple(predictor.notes),
         crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in data},
+        spec=spec,
     )

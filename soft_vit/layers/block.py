@@ -6,8 +6,9 @@ from typing import Any, Literal
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, at_least
+from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks
+from soft_vit.ops.numerics import at_least
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
 """Drop a block's branch for whole images (stochastic depth), or single values of it (dropout)."""

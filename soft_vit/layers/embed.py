@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from soft_vit.layers.plain import is_plain
-from soft_vit.layers.sizes import same_size
 from soft_vit.ops.cpu import can_fuse_linear, fused_conv, on_cpu_without_gradients
 from soft_vit.ops.numerics import at_least_float32, is_eager
+from soft_vit.ops.sizes import same_size
 
 # Activations that `fused_conv` computes.
 FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}

@@ -1,6 +1,6 @@
 """Gradient checkpointing of layers that keep statistics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,14 +26,14 @@ def statistics_kept(module: nn.Module) -> Iterator[None]:
             buffer.data.copy_(value)
 
 
-def checkpoint(function: Any, *args: Any) -> Any:
+def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
     """Return `function(*args)`, computed again in backward, which leaves the statistics of norms as they are.
 
     function: a module, or a method of one.
     """
     if torch.compiler.is_compiling():
         return timm.models.checkpoint(function, *args)
-    module = getattr(function, "__self__", function)
+    module: Any = getattr(function, "__self__", function)
 
     def compute(*args: Any) -> Any:
         if not in_backward():

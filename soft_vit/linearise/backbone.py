@@ -19,9 +19,9 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from soft_vit import swap_attention
-from soft_vit.layers.token_map import TokenMap
+from soft_vit.layers.token_grid import TokenGrid
 from soft_vit.text_tables import one_line
-from soft_vit.weights.read import load_weights
+from soft_vit.weights.load import model_of_file
 
 PREPROCESSOR = "preprocessor_config.json"
 """The file of transformers with the mean and standard deviation of a model's images."""
@@ -75,10 +75,10 @@ class Backbone(nn.Module):
         """Call the swapped attention of a block with the arguments that another received, within a forward of x."""
         kwargs = dict(kwargs)
         if not self.of_timm:
-            kwargs["token_map"] = TokenMap(self.feat_size(x), 0)
-        elif not isinstance(kwargs.get("attn_mask"), TokenMap):
-            token_map = TokenMap(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
-            kwargs["attn_mask"] = token_map
+            kwargs["grid"] = self.feat_size(x)
+        elif not isinstance(kwargs.get("attn_mask"), TokenGrid):
+            grid = TokenGrid(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
+            kwargs["attn_mask"] = grid
         return first(self.attention(block)(*args, **kwargs))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,13 +120,8 @@ def load_backbone(name: str, **kwargs: Any) -> Backbone:
 
 
 def _load_checkpoint(path: Path) -> Backbone:
-    weights = load_weights(path)
-    notes = weights.notes
     # Its mean and standard deviation are saved with a student.
-    given = {**notes.options, "num_classes": 0, "dynamic_img_size": True, "pretrained_cfg_overlay": dict(notes.cfg)}
-    model: Any = timm.create_model(str(notes.model), **given).eval()
-    own = model.state_dict()
-    model.load_state_dict({name: value for name, value in weights.items() if name in own})
+    model: Any = model_of_file(None, path, "drop", num_classes=0, dynamic_img_size=True)[0].eval()
     return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], str(path))
 
 

@@ -1,10 +1,11 @@
 """Unlabelled images of a folder, in an order and with crops that follow from the step of a run."""
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,13 @@ class UnlabelledImages(Dataset):
         squares = (ImageOps.fit(self._load(int(i)), (size, size), Image.Resampling.BICUBIC) for i in chosen)
         return torch.stack([self._normalised(image) for image in squares])
 
+    def fingerprint(self) -> str:
+        """Return a text that tells these images from others, by their names and the contents of up to 16 of them."""
+        found = hashlib.sha256("\n".join(PurePosixPath(entry.name).as_posix() for entry in self.entries).encode())
+        for index in np.linspace(0, len(self) - 1, min(16, len(self))).astype(int):
+            found.update(self.storage.read(self.entries[index]))
+        return f"{len(self)} images, {found.hexdigest()[:16]}"
+
     def batches(
         self, plan: Callable[[int], tuple[int, int]], steps: range, rank: int = 0, world: int = 1, **kwargs: Any
     ) -> Iterator[Tensor]:
@@ -63,7 +71,8 @@ class UnlabelledImages(Dataset):
 
         rank, world: this process and their number. kwargs: of the DataLoader.
         """
-        largest = plan(0)[1] * world
+        # Of all steps, so that no two share a position.
+        largest = max(plan(step)[1] for step in range(max(steps.stop, 1))) * world
 
         def keys() -> Iterator[list[tuple[int, int]]]:
             for step in steps:

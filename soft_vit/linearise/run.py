@@ -48,6 +48,7 @@ def linearise(
         backbone = load_backbone(teacher).to(device)
         found = UnlabelledImages(images, backbone.mean, backbone.std, plan.seed)
         run = Linearisation(backbone, kind, plan, blocks, options or {}, keep_softmax)
+        run.settings["images"] = found.fingerprint()
 
         def batches(start: int) -> Any:
             how = {"num_workers": workers, "pin_memory": device.startswith("cuda")}

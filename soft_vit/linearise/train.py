@@ -6,10 +6,14 @@ of arXiv 2603.16063. Letters: B batch, P prefix tokens, N tokens of a map, C cha
 
 import io
 import math
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,9 @@ from tqdm import tqdm
 
 from soft_vit.linearise.backbone import Backbone, first, make_student
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.read import read_checkpoint_file
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NotedWeights, read_checkpoint_file
+from soft_vit.weights.spec import ModelSpec
 
 # Part of a phase in which the learning rate rises.
 WARM_UP = 0.05
@@ -226,12 +232,15 @@ class Linearisation:
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
         images `[B, 3, H, W]` on which errors are measured. checkpoint: the file that is written every save_every steps;
-        a run that stopped continues from it as if it had not. Raises ValueError for one of another run, and for
-        gradients that are not finite.
+        a run that stopped continues from it as if it had not. It is also written when an image cannot be read, and
+        after the step in which Ctrl-C or SIGTERM arrives, which then ends the run. Raises ValueError for a checkpoint
+        of another run, and for gradients that are not finite.
         """
         device = next(self.teacher.parameters()).device
         path = None if checkpoint is None else Path(checkpoint)
-        optimizer_state = self._load(path) if path is not None and path.is_file() else None
+        # The main process looks for it, because a file that is shared may not be seen everywhere yet.
+        exists = _of_main(path is not None and path.is_file())
+        optimizer_state = self._load(path) if exists and path is not None else None
         if "swap" not in self.history:
             self.history["swap"] = self.measure(samples)
             # Without a first phase, this is its end.
@@ -239,8 +248,9 @@ class Linearisation:
         optimizer, losses = None, None
         images = batches(self.step)
         rank = distributed.get_rank() if distributed.is_initialized() else 0
-        with tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=rank > 0) as bar:
-            while self.step < self.plan.ends[2]:
+        bar = tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=rank > 0)
+        with bar, held_signals() as signals:
+            while self.step < self.plan.ends[2] and not signals:
                 in_first = self.step < self.plan.ends[0]
                 if optimizer is None:
                     optimizer, losses = self._begin(in_first, device)
@@ -273,8 +283,11 @@ class Linearisation:
                     self._end_phase(samples)
                     # The next phase has another learning rate, and the first one other parameters.
                     optimizer = None if self.step == self.plan.ends[0] else optimizer
-                if path is not None and (self.step in self.plan.ends or self.step % save_every == 0):
+                due = self.step in self.plan.ends or self.step % save_every == 0 or signals
+                if path is not None and due:
                     self._save(path, optimizer)
+        for number in signals:
+            signal.raise_signal(number)
 
     def _begin(self, in_first: bool, device: torch.device) -> tuple[torch.optim.Optimizer, nn.Module]:
         self.student.train().requires_grad_(not in_first)
@@ -293,7 +306,7 @@ class Linearisation:
             if self.step == end and self.plan.steps[phase - 1]:
                 self.history[f"phase {phase}"] = self.measure(samples)
         if self.step == self.plan.ends[0] and self.keep_softmax:
-            self.history["softmax"] = found = self.choose_softmax(samples)
+            self.history["softmax"] = found = _of_main(self.choose_softmax(samples))
             self._rebuild(found["kept"])
 
     @torch.no_grad()
@@ -368,7 +381,8 @@ class Linearisation:
         self.blocks = [block for block in self.blocks if block not in kept]
         self.student = make_student(self.teacher, self.kind, self.blocks, **self.options)
         for block in self.blocks:
-            self.student.attention(block).load_state_dict(trained.attention(block).state_dict())
+            weights = NotedWeights(trained.attention(block).state_dict(), ModelSpec())
+            load_into(self.student.attention(block), weights)
 
     def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
         if distributed.is_initialized() and distributed.get_rank() > 0:
@@ -382,14 +396,52 @@ class Linearisation:
     def _load(self, path: Path) -> dict[str, Any] | None:
         """Continue from a checkpoint; return the state of its optimizer."""
         state = read_checkpoint_file(path)
+        keys = {"step", "history", "settings", "student", "optimizer"}
+        if not isinstance(state, dict) or not keys <= state.keys():
+            given = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"{path} must hold {', '.join(sorted(keys))}, got {given}; give another --out.")
         for name, value in self.settings.items():
-            if state["settings"].get(name) != value:
-                raise ValueError(f"{path} must be of a run with {name}={value}, got {state['settings'].get(name)}.")
+            # Runs of version 0.3 did not note their images.
+            if (given := state["settings"].get(name, value if name == "images" else None)) != value:
+                raise ValueError(f"{path} must be of a run with {name}={value}, got {given}; give another --out.")
         self.step, self.history = state["step"], state["history"]
         if "softmax" in self.history:
             self._rebuild(self.history["softmax"]["kept"])
-        self.student.load_state_dict(state["student"])
+        load_into(self.student, state["student"])
         return state["optimizer"]
+
+
+@contextmanager
+def held_signals() -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM in the list that it yields; a second signal has its usual effect at once."""
+    held: list[int] = []
+    process = os.getpid()
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            # A process that loads images has inherited this handler, and ends with the run.
+            return
+        if held:
+            signal.signal(number, previous[number])
+            signal.raise_signal(number)
+        held.append(number)
+
+    # Python allows signal handlers in the main thread only.
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    previous = {number: signal.signal(number, hold) for number in numbers}
+    try:
+        yield held
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _of_main(value: Any) -> Any:
+    """Return the main process's value in all processes, so that they never choose apart."""
+    values = [value]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(values)
+    return values[0]
 
 
 def _world() -> int:

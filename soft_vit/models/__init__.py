@@ -19,7 +19,7 @@ from soft_vit.models import (
     vssd,
     weightformer,
 )
-from soft_vit.models.care import *  # noqa: F403 - the entrypoints, which register_model lists in __all__
+from soft_vit.models.care import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
 from soft_vit.models.flatten import *  # noqa: F403 - as above
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above

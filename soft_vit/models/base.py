@@ -1,12 +1,14 @@
 """timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and entrypoints
-that call `create_staged`. `mila.py` is a short example.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
+`register_models`. `mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import timm
@@ -24,7 +26,9 @@ from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
-from soft_vit.weights.load import build_model
+from soft_vit.weights.adapter import Adapter
+from soft_vit.weights.load import build_model, resample_vit
+from soft_vit.weights.spec import options_of
 
 MIN_IMAGE_SIDE = 32
 
@@ -105,23 +109,16 @@ def init_conv(layer: nn.Conv2d) -> None:
         nn.init.zeros_(layer.bias)
 
 
-def rename(name: str, prefixes: Iterable[tuple[str, str]]) -> str:
-    """Return name with its prefix replaced by the first of the pairs (old, new) whose old prefix it has."""
-    for old, new in prefixes:
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name
-
-
 def add_img_size_hooks(model: nn.Module) -> None:
-    """Make state dicts of a model note its image size, and its `load_state_dict` resample weights of another size."""
-    model.register_state_dict_post_hook(note_img_size)
+    """Make state dicts of a model note its options, and its `load_state_dict` resample weights of another size."""
+    model.register_state_dict_post_hook(note_options)
     model.register_load_state_dict_pre_hook(resample_and_check)
 
 
-def note_img_size(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Note the image size of a model in the metadata that torch saves with its state dict."""
-    local_metadata["options"] = {"img_size": tuple(model.img_size)}
+def note_options(model: Any, state_dict: Mapping[str, Tensor], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Note the image size and the options of a model in the metadata that torch saves with its state dict."""
+    size = getattr(model, "img_size", None) or model.patch_embed.img_size
+    local_metadata["options"] = {**options_of(model), "img_size": tuple(size)}
 
 
 def resample_and_check(
@@ -132,7 +129,9 @@ def resample_and_check(
     Raises WeightsError for a parameter of another shape outside of the head. MMEngine's non-strict loading would leave
     it random.
     """
-    model.resample_state(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
+    # A ViT whose attention was swapped is of timm's class.
+    resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
+    resample(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
     heads = (heads,) if isinstance(heads, str) else heads
     for name, own in (*model.named_parameters(), *model.named_buffers()):
@@ -188,8 +187,8 @@ class StagedModel(nn.Module):
 
     The `__init__` of a family calls this one. It then sets `patch_embed` (images to the map of the first stage), the
     stages as a ModuleList of `Stage` under the name `stages_name`, and `norm` (of the last map), and calls
-    `init_weights`. A family overrides what differs, such as `grids`, `finish`, or the names of released weights
-    (`own_state_dict`, `released_state_dict`). Stages whose weights belong to one map have it as `grid_size`.
+    `init_weights`. A family overrides what differs, such as `grids`, `finish`, or `adapter`, the names of released
+    weights. Stages whose weights belong to one map have it as `grid_size`.
 
     embed_dims: channels of each stage.
     reductions: stride of each stage to the image, by default 4, 8, 16, ...
@@ -210,14 +209,8 @@ class StagedModel(nn.Module):
     no_decay: ClassVar[tuple[str, ...]] = ()
     """Suffixes of parameters without weight decay, in addition to vectors and biases."""
 
-    computed: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of buffers in released files that this package computes, such as tables of angles."""
-
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Parts of released names, and what stands for each in the names of this model; replaced in this order."""
-
-    older: ClassVar[Mapping[str, str]] = {}
-    """Parts of names in other files of the authors, and what `renamed` expects instead."""
+    adapter: ClassVar[Adapter] = Adapter({"**": "**"})
+    """The names of released weights; by default those of the model."""
 
     init_convs: ClassVar[bool] = False
     """Whether convolutions begin with truncated normal weights (0.02) and a bias of zero, as linear layers do."""
@@ -324,6 +317,15 @@ class StagedModel(nn.Module):
         """Return the map sizes (H, W) of the stages for an image size, rounded up."""
         return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
 
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        """Return the number of positions, with prefix tokens, of each position embedding for an image size."""
+        grids = zip(cast(Any, self.stages), self.grids(img_size), strict=False)
+        return {
+            f"{self.stages_name}.{i}.pos_embed": stage.num_prefix_tokens + height * width
+            for i, (stage, (height, width)) in enumerate(grids)
+            if getattr(stage, "pos_embed", None) is not None
+        }
+
     def attention_grid(self, grid_size: tuple[int, int]) -> tuple[int, int]:
         """Return the map that weights of attentions in a stage belong to, by default that of the stage."""
         return grid_size
@@ -366,35 +368,16 @@ class StagedModel(nn.Module):
             self.reset_classifier(0, "")
         return take_indices
 
-    def linear_weights(self) -> set[str]:
-        """Return the names of the weights of all linear layers."""
-        return {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return released or converted weights under the names of this model, see `Adapter`."""
+        return self.adapter.from_released(state, self.state_dict())
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights under the names of this model, `renamed` and without `computed` buffers.
+    def to_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of this model under the released names: invert `from_released`, see `Adapter`.
 
-        Convolutions of 1 x 1 that are linear layers of this model lose two dimensions. Weights that already have these
-        names and shapes are returned unchanged. A family whose files differ in other ways extends this.
+        Raises ValueError for a parameter that the released code does not have.
         """
-        linear, weights = self.linear_weights(), {}
-        for name, value in state_dict.items():
-            for released, own in (*self.older.items(), *self.renamed.items()):
-                name = name.replace(released, own)
-            if not (self.computed and name.endswith(self.computed)):
-                weights[name] = value.flatten(1) if name in linear and value.shape[2:] == (1, 1) else value
-        return weights
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of this model under the released names, with `computed` buffers: invert `own_state_dict`.
-
-        A family whose files differ in more than `renamed` extends this.
-        """
-        weights = {}
-        for name, value in state_dict.items():
-            for released, own in reversed(list(self.renamed.items())):
-                name = name.replace(own, released)
-            weights[name] = value
-        return weights
+        return self.adapter.to_released(state, self)
 
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
@@ -525,19 +508,35 @@ def create_staged(
     feature_indices: stages that `features_only` returns by default.
     """
     feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
-    options: dict[str, Any] = {**arguments, **kwargs}
-    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, **options)
+    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=arguments, **kwargs)
 
 
-def register_named(name: str, create: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of that name, and return it.
-
-    For names that combine an attention and a size; other models have a function in the file of their family.
-    """
+def register_named(name: str, create: Callable[..., nn.Module]) -> None:
+    """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of a name, in the module of create."""
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         return create(name, pretrained, **kwargs)
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
     entrypoint.__module__ = create.__module__
-    return register_model(entrypoint)
+    setattr(sys.modules[create.__module__], name, register_model(entrypoint))
+
+
+def register_models(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    prefix: str = "",
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+) -> None:
+    """Register models of a class with timm: those names of `models`, with their arguments, that begin with the prefix.
+
+    feature_indices: stages that `features_only` returns by default.
+    """
+
+    def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+
+    create.__module__ = cls.__module__
+    for name in models:
+        if name.startswith(prefix):
+            register_named(name, create)

@@ -8,23 +8,23 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, split_parts
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
 from soft_vit.layers.plain import is_plain
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
+from soft_vit.weights.adapter import Adapter
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["CARE"]
 
 
@@ -39,9 +39,8 @@ class UnprojectedAttention(Attention):
     The values are the tokens themselves, and the result is not projected: the next layers of the block do so.
     """
 
-    cost: str = "N"
-    needs_grid = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -144,6 +143,16 @@ class CAREStage(base.Stage):
         return super().forward(x if self.reduce is None else self.reduce(x))
 
 
+RELEASED_NAMES = {
+    # Models without classes do not have the norms of the heads either.
+    "**head.**": None,
+    "stages.*.downsample.**": "stages.*.reduce.**",
+    "**.inter_layer.inter*_*.*": "**.inter*.*.*",
+    "**.token_mixer.qk.*": "**.token_mixer.attn.qk.*",
+    "**": "**",
+}
+
+
 class CARE(base.StagedModel):
     """Four stages; linear attention in the last two alone; no softmax.
 
@@ -162,12 +171,7 @@ class CARE(base.StagedModel):
     head_names = ("head", "dist_head")
     dist_head: nn.Module
     init_convs = True
-    renamed: ClassVar[Mapping[str, str]] = {
-        ".downsample.": ".reduce.",
-        ".inter_layer.inter1_": ".inter1.",
-        ".inter_layer.inter2_": ".inter2.",
-        ".token_mixer.qk.": ".token_mixer.attn.qk.",
-    }
+    adapter = Adapter(RELEASED_NAMES)
 
     def __init__(
         self,
@@ -204,11 +208,6 @@ class CARE(base.StagedModel):
         fc = super().make_head(num_classes, device, dtype)
         norm = nn.LayerNorm(self.num_features, eps=1e-6, device=device, dtype=dtype)
         return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().own_state_dict(state_dict)
-        # Without classes, the norms of the heads are left out too.
-        return weights if self.num_classes else {name: x for name, x in weights.items() if "head." not in name}
 
     def get_classifier(self) -> Any:
         """Return the linear classifiers of both heads."""
@@ -249,24 +248,4 @@ default_cfgs = base.make_default_cfgs(
     CARE_MODELS, lambda name: base.imagenet_cfg(first_conv="stem.0", classifier=_HEADS, paper_ids="arXiv:2411.16170")
 )
 
-
-def _create_care(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(CARE, name, pretrained, CARE_MODELS[name], **kwargs)
-
-
-@register_model
-def care_s0(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """CARE, s0; keyword arguments of `CARE`."""
-    return _create_care("care_s0", pretrained, **kwargs)
-
-
-@register_model
-def care_s1(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """CARE, s1; keyword arguments of `CARE`."""
-    return _create_care("care_s1", pretrained, **kwargs)
-
-
-@register_model
-def care_s2(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """CARE, s2; keyword arguments of `CARE`."""
-    return _create_care("care_s2", pretrained, **kwargs)
+base.register_models(CARE, CARE_MODELS)

@@ -4,15 +4,13 @@ Han et al., "FLatten Transformer: Vision Transformer using Focused Linear Attent
 attention is in `soft_vit/layers/attention/focused.py`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from timm.models import register_model
-from torch import nn
-
 from soft_vit.layers.attention.focused import FlattenAttention
-from soft_vit.models.base import create_staged, make_default_cfgs
-from soft_vit.models.pvt import PVT, PVT_SIZES
+from soft_vit.models.base import make_default_cfgs, register_models
+from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["FLattenPVT", "FLattenSwin"]
@@ -22,7 +20,7 @@ class FLattenPVT(PVT):
     """Focused attention in PVT and PVTv2; arguments of `PVT`."""
 
     attention = FlattenAttention
-    unused_norm = True
+    adapter = replace(PVT.adapter, computed=unused_norm)
 
 
 class FLattenSwin(Swin):
@@ -44,94 +42,5 @@ FLATTEN_MODELS: dict[str, dict[str, Any]] = {
 
 default_cfgs = make_default_cfgs(FLATTEN_MODELS, partial(swin_cfg, paper_ids="arXiv:2308.00442"))
 
-
-def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(FLattenPVT, name, pretrained, FLATTEN_MODELS[name], **kwargs)
-
-
-def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(FLattenSwin, name, pretrained, FLATTEN_MODELS[name], **kwargs)
-
-
-@register_model
-def flatten_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVT, tiny; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_tiny", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVT, small; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_small", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVT, medium; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_medium", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVT, large; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_large", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b0(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b0; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b0", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b1(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b1; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b1", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b2(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b2; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b2", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b3(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b3; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b3", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b4(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b4; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b4", pretrained, **kwargs)
-
-
-@register_model
-def flatten_pvt_v2_b5(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in PVTv2, b5; keyword arguments of `FLattenPVT`."""
-    return _create_pvt("flatten_pvt_v2_b5", pretrained, **kwargs)
-
-
-@register_model
-def flatten_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in Swin, tiny; keyword arguments of `FLattenSwin`."""
-    return _create_swin("flatten_swin_tiny", pretrained, **kwargs)
-
-
-@register_model
-def flatten_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in Swin, small; keyword arguments of `FLattenSwin`."""
-    return _create_swin("flatten_swin_small", pretrained, **kwargs)
-
-
-@register_model
-def flatten_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in Swin, base; keyword arguments of `FLattenSwin`."""
-    return _create_swin("flatten_swin_base", pretrained, **kwargs)
-
-
-@register_model
-def flatten_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """FLatten in Swin, base, images of 384 pixels; keyword arguments of `FLattenSwin`."""
-    return _create_swin("flatten_swin_base_384", pretrained, **kwargs)
+register_models(FLattenPVT, FLATTEN_MODELS, prefix="flatten_pvt")
+register_models(FLattenSwin, FLATTEN_MODELS, prefix="flatten_swin")

@@ -10,11 +10,11 @@ import timm
 from torch import Tensor, nn
 
 from soft_vit.models import FAMILY_MODELS
-from soft_vit.models.pyramid import PYRAMID_MODELS, rename_released
+from soft_vit.models.pyramid import PYRAMID_MODELS, PyramidViT
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
-from soft_vit.weights.load import fit_weights, options_of_inference, require_classifier
+from soft_vit.weights.load import fit, require_classifier
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite
 
 __all__ = ["describe_file", "identify"]
@@ -38,7 +38,7 @@ def describe_file(path: str | Path) -> list[str]:
         raise ValueError(f"{path.name} must hold weights of {named}, got those of {' or '.join(models)}.")
     count = sum(value.numel() for value in weights.values())
     lines = [f"It holds weights of {' or '.join(models)}: {count / 1e6:.2f} M numbers, all finite."]
-    if weights.notes.model in models:
+    if weights.spec.model in models:
         lines.append("Its notes name the model.")
     names = [f"{head}.weight" for head in _heads(models[0])]
     head = next((weights[name] for name in names if name in weights), None)
@@ -52,9 +52,9 @@ def identify(weights: NotedWeights) -> list[str]:
 
     Raises ValueError for weights that do not fit any model of this package or are not finite.
     """
-    require_classifier(weights, "the checkpoint")
-    require_finite(weights, "the checkpoint")
-    noted = [weights.notes.model] if weights.notes.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
+    require_classifier(weights)
+    require_finite(weights, weights.source)
+    noted = [weights.spec.model] if weights.spec.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):
         found = [name for name in names if name and _fits(weights, name)]
         if found:
@@ -66,13 +66,12 @@ def identify(weights: NotedWeights) -> list[str]:
 
 def _fits(weights: NotedWeights, name: str) -> bool:
     """Return whether weights fit the named model."""
-    options: dict[str, Any] = {"img_size": weights.notes.img_size()}
     try:
-        if weights.notes.model == name:
-            model = timm.create_model(name, device="meta", **options, **options_of_inference(weights.notes))
+        if weights.spec.model == name:
+            model = timm.create_model(name, device="meta", **weights.spec.arguments({}))
         else:
-            model = _model_on_meta(name, **options)
-        fit_weights(weights, model)
+            model = _model_on_meta(name, weights.spec.img_size)
+        fit(weights, model)
     except ValueError:
         return False
     return True
@@ -86,7 +85,7 @@ def _model_on_meta(name: str, img_size: tuple[int, int] | None) -> nn.Module:
 
 def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
     """Return the names of models that weights may fit, by the depths and widths of a pyramid or a ViT."""
-    names = [rename_released(name) for name in weights]
+    names = list(PyramidViT.adapter.from_released(weights))
     if "stages.0.pos_embed" in names:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
         widths = tuple(

@@ -4,17 +4,14 @@ Han et al., "Bridging the Divide: Reconsidering Softmax and Linear Attention", N
 attention is in `soft_vit/layers/attention/inline.py`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from timm.models import register_model
-from torch import Tensor, nn
-
 from soft_vit.layers.attention.inline import InLineAttention
-from soft_vit.models.base import create_staged, make_default_cfgs
+from soft_vit.models.base import make_default_cfgs, register_models
 from soft_vit.models.pvt import PVT, PVT_SIZES
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
+from soft_vit.weights.adapter import Adapter
 
 __all__: list[str] = ["InLineDeiT", "InLinePVT", "InLineSwin"]
 
@@ -31,12 +28,15 @@ class InLineSwin(Swin):
     attention = InLineAttention
 
 
+# The same in the released DeiT and here.
+DEIT_NAMES = ["cls_token", "pos_embed", "patch_embed.proj.*", "norm.*", "head.*"]
+DEIT_NAMES += [f"blocks.*.{name}.*" for name in ("norm*", "mlp.fc*", "attn.qkv", "attn.proj", "attn.residual.*")]
+
+
 class InLineDeiT(AttentionViT):
     """InLine attention in DeiT; arguments of `AttentionViT`. Sides of images are multiples of 16."""
 
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights under the released names, which are those of this model."""
-        return dict(state_dict)
+    adapter = Adapter({name: name for name in DEIT_NAMES})
 
 
 # The released models are narrower than DeiT's of the same names.
@@ -65,80 +65,6 @@ def _cfg(name: str) -> dict[str, Any]:
 
 default_cfgs = make_default_cfgs(INLINE_MODELS, _cfg)
 
-
-def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLinePVT, name, pretrained, INLINE_MODELS[name], **kwargs)
-
-
-def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLineSwin, name, pretrained, INLINE_MODELS[name], **kwargs)
-
-
-def _create_deit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(InLineDeiT, name, pretrained, INLINE_MODELS[name], feature_indices=3, **kwargs)
-
-
-@register_model
-def inline_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in PVT, tiny; keyword arguments of `InLinePVT`."""
-    return _create_pvt("inline_pvt_tiny", pretrained, **kwargs)
-
-
-@register_model
-def inline_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in PVT, small; keyword arguments of `InLinePVT`."""
-    return _create_pvt("inline_pvt_small", pretrained, **kwargs)
-
-
-@register_model
-def inline_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in PVT, medium; keyword arguments of `InLinePVT`."""
-    return _create_pvt("inline_pvt_medium", pretrained, **kwargs)
-
-
-@register_model
-def inline_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in PVT, large; keyword arguments of `InLinePVT`."""
-    return _create_pvt("inline_pvt_large", pretrained, **kwargs)
-
-
-@register_model
-def inline_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in Swin, tiny; keyword arguments of `InLineSwin`."""
-    return _create_swin("inline_swin_tiny", pretrained, **kwargs)
-
-
-@register_model
-def inline_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in Swin, small; keyword arguments of `InLineSwin`."""
-    return _create_swin("inline_swin_small", pretrained, **kwargs)
-
-
-@register_model
-def inline_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in Swin, base; keyword arguments of `InLineSwin`."""
-    return _create_swin("inline_swin_base", pretrained, **kwargs)
-
-
-@register_model
-def inline_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in Swin, base, images of 384 pixels; keyword arguments of `InLineSwin`."""
-    return _create_swin("inline_swin_base_384", pretrained, **kwargs)
-
-
-@register_model
-def inline_deit_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in DeiT, tiny; keyword arguments of `InLineDeiT`."""
-    return _create_deit("inline_deit_tiny", pretrained, **kwargs)
-
-
-@register_model
-def inline_deit_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in DeiT, small; keyword arguments of `InLineDeiT`."""
-    return _create_deit("inline_deit_small", pretrained, **kwargs)
-
-
-@register_model
-def inline_deit_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """InLine in DeiT, base; keyword arguments of `InLineDeiT`."""
-    return _create_deit("inline_deit_base", pretrained, **kwargs)
+register_models(InLinePVT, INLINE_MODELS, prefix="inline_pvt")
+register_models(InLineSwin, INLINE_MODELS, prefix="inline_swin")
+register_models(InLineDeiT, INLINE_MODELS, prefix="inline_deit", feature_indices=3)

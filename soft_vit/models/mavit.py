@@ -6,14 +6,11 @@ RAVLT with another linear attention and a wider layer before the head.
 
 from typing import Any
 
-from timm.models import register_model
-from torch import nn
-
 from soft_vit.layers.attention.mala import MALAttention
-from soft_vit.models.base import create_staged, imagenet_cfg, make_default_cfgs
+from soft_vit.models.base import imagenet_cfg, make_default_cfgs, register_models
 from soft_vit.models.ravlt import RAVLT, RAVLT_MODELS
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["MAViT"]
 
 
@@ -32,30 +29,4 @@ default_cfgs = make_default_cfgs(
     MAVIT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")
 )
 
-
-def _create_mavit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(MAViT, name, pretrained, MAVIT_MODELS[name], **kwargs)
-
-
-@register_model
-def mavit_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MAViT-T; keyword arguments of `MAViT`."""
-    return _create_mavit("mavit_t", pretrained, **kwargs)
-
-
-@register_model
-def mavit_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MAViT-S; keyword arguments of `MAViT`."""
-    return _create_mavit("mavit_s", pretrained, **kwargs)
-
-
-@register_model
-def mavit_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MAViT-B; keyword arguments of `MAViT`."""
-    return _create_mavit("mavit_b", pretrained, **kwargs)
-
-
-@register_model
-def mavit_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MAViT-L; keyword arguments of `MAViT`."""
-    return _create_mavit("mavit_l", pretrained, **kwargs)
+register_models(MAViT, MAVIT_MODELS)

@@ -6,13 +6,13 @@ its parameter names follow the released code, github.com/LeapLabTHU/MLLA.
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -23,16 +23,17 @@ from soft_vit.models.base import (
     Stage,
     StagedModel,
     check_stages,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
     pad_to_multiple,
+    register_models,
 )
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
+from soft_vit.weights.adapter import Adapter
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["MILA"]
 
 
@@ -121,6 +122,18 @@ class MILABlock(nn.Module):
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 
+def rotations(model: "MILA", name: str) -> dict[str, Tensor]:
+    """Return the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that released files hold, by name, in blocks."""
+    buffers = {}
+    for i, info in enumerate(model.feature_info):
+        side, pairs = 224 // info["reduction"], info["num_chs"] // 2
+        # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
+        (rotated,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
+        for j, _ in enumerate(cast(Any, model.stages[i]).blocks):
+            buffers[f"layers.{i}.blocks.{j}.{name}"] = rotated.reshape(side, side, pairs, 2)
+    return buffers
+
+
 class MILA(StagedModel):
     """MILA for images `[B, in_chans, H, W]` of at least 32 x 32, padded with zeros on the right and below.
 
@@ -128,14 +141,11 @@ class MILA(StagedModel):
     kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
     """
 
-    computed: ClassVar[tuple[str, ...]] = ("rope.rotations",)
+    adapter = Adapter({"**.rope.rotations": None, "**": "**"}, computed=partial(rotations, name="attn.rope.rotations"))
 
     stem_class: ClassVar[Any] = Stem
     block_class: ClassVar[Any] = MILABlock
     norm_class: ClassVar[Any] = LayerNorm2d
-
-    rotations_name: ClassVar[str] = "attn.rope.rotations"
-    """Name in a block of released files for a table of rotations that this package computes."""
 
     def __init__(
         self,
@@ -162,18 +172,6 @@ class MILA(StagedModel):
         self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return state_dict with the tables `[H, W, C / 2, 2]` of cosines and sines at 224 that released files have."""
-        weights = dict(state_dict)
-        for i, info in enumerate(self.feature_info):
-            side, pairs = 224 // info["reduction"], info["num_chs"] // 2
-            # Rotating the pair (1, 0) gives the cosine and the sine of its angle.
-            (rotated,) = rotate_by_position(Layout((side, side)), torch.tensor([1.0, 0.0]).repeat(1, side**2, pairs))
-            blocks: Any = self.stages[i].blocks
-            for j in range(len(blocks)):
-                weights[f"layers.{i}.blocks.{j}.{self.rotations_name}"] = rotated.reshape(side, side, pairs, 2)
-        return weights
-
 
 MILA_MODELS: dict[str, dict[str, Any]] = {
     "mlla_tiny": dict(embed_dims=(64, 128, 256, 512), depths=(2, 4, 8, 4), num_heads=(2, 4, 8, 16)),
@@ -185,24 +183,4 @@ default_cfgs = make_default_cfgs(
     MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
 )
 
-
-def _create_mila(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(MILA, name, pretrained, MILA_MODELS[name], **kwargs)
-
-
-@register_model
-def mlla_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, tiny; keyword arguments of `MILA`."""
-    return _create_mila("mlla_tiny", pretrained, **kwargs)
-
-
-@register_model
-def mlla_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, small; keyword arguments of `MILA`."""
-    return _create_mila("mlla_small", pretrained, **kwargs)
-
-
-@register_model
-def mlla_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """MILA, base; keyword arguments of `MILA`."""
-    return _create_mila("mlla_base", pretrained, **kwargs)
+register_models(MILA, MILA_MODELS)

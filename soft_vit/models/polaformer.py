@@ -4,42 +4,30 @@ Meng et al., "PolaFormer: Polarity-aware Linear Attention for Vision Transformer
 attention is in `soft_vit/layers/attention/polaformer.py`.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from timm.models import register_model
-from torch import Tensor, nn
-
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
-from soft_vit.models.base import create_staged, make_default_cfgs
-from soft_vit.models.pvt import PVT, PVT_SIZES, reorder_projections
+from soft_vit.models.base import make_default_cfgs, register_models
+from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
 __all__: list[str] = ["PolaFormerPVT", "PolaFormerSwin"]
-
-_LAYERS = ("qkv", "g")
 
 
 class PolaFormerPVT(PVT):
     """Polarity-aware attention in PVT; arguments of `PVT`."""
 
     attention = PolaFormerAttention
-    unused_norm = True
-    released_layers = ("qg", "kv")
-    layers_here = _LAYERS
+    adapter = replace(PVT.adapter, projections=(("qg", "kv"), ("qkv", "g")), computed=unused_norm)
 
 
 class PolaFormerSwin(Swin):
     """Polarity-aware attention in Swin; arguments of `Swin`."""
 
     attention = PolaFormerAttention
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return super().own_state_dict(reorder_projections(state_dict, ("qkvg",), _LAYERS))
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return reorder_projections(super().released_state_dict(state_dict), _LAYERS, ("qkvg",))
+    adapter = replace(Swin.adapter, projections=(("qkvg",), ("qkv", "g")))
 
 
 POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
@@ -49,58 +37,5 @@ POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
 
 default_cfgs = make_default_cfgs(POLAFORMER_MODELS, partial(swin_cfg, paper_ids="arXiv:2501.15061"))
 
-
-def _create_pvt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(PolaFormerPVT, name, pretrained, POLAFORMER_MODELS[name], **kwargs)
-
-
-def _create_swin(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(PolaFormerSwin, name, pretrained, POLAFORMER_MODELS[name], **kwargs)
-
-
-@register_model
-def pola_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in PVT, tiny; keyword arguments of `PolaFormerPVT`."""
-    return _create_pvt("pola_pvt_tiny", pretrained, **kwargs)
-
-
-@register_model
-def pola_pvt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in PVT, small; keyword arguments of `PolaFormerPVT`."""
-    return _create_pvt("pola_pvt_small", pretrained, **kwargs)
-
-
-@register_model
-def pola_pvt_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in PVT, medium; keyword arguments of `PolaFormerPVT`."""
-    return _create_pvt("pola_pvt_medium", pretrained, **kwargs)
-
-
-@register_model
-def pola_pvt_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in PVT, large; keyword arguments of `PolaFormerPVT`."""
-    return _create_pvt("pola_pvt_large", pretrained, **kwargs)
-
-
-@register_model
-def pola_swin_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in Swin, tiny; keyword arguments of `PolaFormerSwin`."""
-    return _create_swin("pola_swin_tiny", pretrained, **kwargs)
-
-
-@register_model
-def pola_swin_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in Swin, small; keyword arguments of `PolaFormerSwin`."""
-    return _create_swin("pola_swin_small", pretrained, **kwargs)
-
-
-@register_model
-def pola_swin_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in Swin, base; keyword arguments of `PolaFormerSwin`."""
-    return _create_swin("pola_swin_base", pretrained, **kwargs)
-
-
-@register_model
-def pola_swin_base_384(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """PolaFormer in Swin, base, images of 384 pixels; keyword arguments of `PolaFormerSwin`."""
-    return _create_swin("pola_swin_base_384", pretrained, **kwargs)
+register_models(PolaFormerPVT, POLAFORMER_MODELS, prefix="pola_pvt")
+register_models(PolaFormerSwin, POLAFORMER_MODELS, prefix="pola_swin")

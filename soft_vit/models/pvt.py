@@ -5,7 +5,7 @@ Families subclass `PVT` with their attention.
 Letters: B batch, C channels, H x W the map of a stage, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,8 @@ from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import channels_last, conv_norm_act, map_to_tokens, tokens_to_map
 from soft_vit.layers.mlp import in_image_parts, linear
 from soft_vit.layers.recompute import checkpoint
-from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv, rename
+from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv
+from soft_vit.weights.adapter import Adapter
 
 
 class PatchEmbed(nn.Module):
@@ -106,40 +107,25 @@ class ConvMlpBlock(PreNormBlock):
         return x + self.drop_path2(self.mlp(self.norm2(x), feat_size))
 
 
-def released_prefixes() -> list[tuple[str, str]]:
-    """Return pairs of name prefixes: in released files, whose stages count from 1, and in this package."""
-    pairs = [("patch_embed1.", "patch_embed."), ("norm4.", "norm.")]
+def released_names() -> dict[str, str | None]:
+    """Return the names of parameters in released files, whose stages count from 1, and in this package."""
+    names: dict[str, str | None] = {"norm.*": None, "head.*": "head.*", "patch_embed1.**": "patch_embed.**"}
     for i in range(4):
-        pairs += [
-            (f"pos_embed{i + 1}", f"layers.{i}.pos_embed"),
-            (f"block{i + 1}.", f"layers.{i}.blocks."),
-            (f"norm{i + 1}.", f"layers.{i}.downsample.pre_norm."),
-            (f"patch_embed{i + 2}.", f"layers.{i}.downsample."),
-        ]
-    return pairs
-
-
-def reorder_projections(
-    weights: Mapping[str, Tensor], given: Sequence[str], wanted: Sequence[str]
-) -> dict[str, Tensor]:
-    """Return weights with the rows of the layers `given` of each attention regrouped into the layers `wanted`.
-
-    Each letter in the name of a layer stands for one projection; all projections have the same width. For example,
-    given=("q", "kv") and wanted=("qkv",) concatenate both layers.
-    """
-    result = dict(weights)
-    for name in weights:
-        prefix, _, rest = name.rpartition("attn.")
-        layer, _, kind = rest.partition(".")
-        if layer != given[0] or not all(f"{prefix}attn.{other}.{kind}" in weights for other in given):
-            continue
-        rows = {
-            letter: part
-            for layer in given
-            for letter, part in zip(layer, result.pop(f"{prefix}attn.{layer}.{kind}").chunk(len(layer)), strict=False)
+        names |= {
+            f"pos_embed{i + 1}": f"layers.{i}.pos_embed",
+            f"block{i + 1}.*.mlp.dwconv.dwconv.*": f"layers.{i}.blocks.*.mlp.dwconv.*",
+            f"block{i + 1}.**": f"layers.{i}.blocks.**",
+            f"norm{i + 1}.*": f"layers.{i}.downsample.pre_norm.*",
+            f"patch_embed{i + 2}.**": f"layers.{i}.downsample.**",
         }
-        result.update({f"{prefix}attn.{name}.{kind}": torch.cat([rows[x] for x in name]) for name in wanted})
-    return result
+    return {**names, "norm4.*": "norm.*"}
+
+
+def unused_norm(model: "PVT") -> dict[str, Tensor]:
+    """Return the norm after the last stage that some released files of PVT hold, and do not apply."""
+    if model.overlap:
+        return {}
+    return {"norm.weight": torch.ones(model.num_features), "norm.bias": torch.zeros(model.num_features)}
 
 
 _PVT = dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), mlp_ratios=(8, 8, 4, 4))
@@ -168,14 +154,7 @@ class PVT(StagedModel):
 
     layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
-    released_layers: ClassVar[tuple[str, ...]] = ("q", "kv")
-    """Layers of the attention in released files; each letter stands for one projection."""
-
-    unused_norm: ClassVar[bool] = False
-    """Whether released files of PVT hold a norm after the last stage, which is not applied."""
-
-    layers_here: ClassVar[tuple[str, ...]] = ("qkv",)
-    """Layers of the attention in this package."""
+    adapter = Adapter(released_names(), projections=(("q", "kv"), ("qkv",)))
 
     def __init__(
         self,
@@ -223,25 +202,3 @@ class PVT(StagedModel):
         if self.overlap:
             return super().grids(img_size)
         return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
-
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return released weights under this model's names, without an `unused_norm`."""
-        weights = {
-            rename(name, released_prefixes()).replace(".mlp.dwconv.dwconv.", ".mlp.dwconv."): value
-            for name, value in super().own_state_dict(state_dict).items()
-        }
-        weights = reorder_projections(weights, self.released_layers, self.layers_here)
-        if isinstance(self.norm, nn.Identity):
-            weights = {name: value for name, value in weights.items() if not name.startswith("norm.")}
-        return weights
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = reorder_projections(super().released_state_dict(state_dict), self.layers_here, self.released_layers)
-        prefixes = [(ours, theirs) for theirs, ours in released_prefixes()]
-        weights = {
-            rename(name, prefixes).replace(".mlp.dwconv.", ".mlp.dwconv.dwconv."): value
-            for name, value in weights.items()
-        }
-        if self.unused_norm and not self.overlap:
-            weights.update({"norm.weight": torch.ones(self.num_features), "norm.bias": torch.zeros(self.num_features)})
-        return weights

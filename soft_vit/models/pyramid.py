@@ -7,13 +7,12 @@ Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg, register_model
+from timm.models import PretrainedCfg
 from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
@@ -38,10 +37,12 @@ from soft_vit.layers.reversible import Block
 from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import SOURCES
-from soft_vit.weights.read import NotedWeights, Notes
+from soft_vit.weights.read import NotedWeights
+from soft_vit.weights.spec import ModelSpec
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
 
 STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
@@ -152,6 +153,36 @@ def split_attn_options(
     return stages
 
 
+SOFT_BLOCK = {
+    "att.mha.W_q.*": "attn.q.*",
+    "att.mha.W_v.*": "attn.v.*",
+    "att.mha.attn.Qlandmark_op.*": "attn.sample.*",
+    "att.mha.attn.Qnorm_act.0.*": "attn.sample_norm.*",
+    "att.mha.attn.conv.*": "attn.local.*",
+    "att.mha.ff.*": "attn.proj.*",
+    "att.norm*.*": "norm*.*",
+    "att.ff*.*": "mlp.fc*.*",
+}
+"""Names in a block of the released SOFT, and in this package."""
+
+# Of the last stage, whose blocks are those of a standard transformer: the names are the same.
+STANDARD_BLOCK = {name: name for name in ("norm*.*", "attn.q.*", "attn.kv.*", "attn.proj.*", "mlp.fc*.*")}
+
+
+def released_names() -> dict[str, str]:
+    """Return the names of parameters in the released SOFT, whose stages count from 1, and in this package."""
+    names = {"cls_token": "stages.3.cls_token", "norm.*": "norm.*", "head.*": "head.*"}
+    for i in range(4):
+        names[f"pos_embed{i + 1}"] = f"stages.{i}.pos_embed"
+        for unit in range(3):
+            # Each unit has three indices: convolution, norm, activation.
+            for index, part in enumerate(("conv", "norm"), 3 * unit):
+                names[f"patch_embed{i + 1}.proj.{index}.*"] = f"stages.{i}.patch_embed.{unit}.{part}.*"
+        for released, own in (STANDARD_BLOCK if i == 3 else SOFT_BLOCK).items():
+            names[f"block{i + 1}.*.{released}"] = f"stages.{i}.blocks.*.{own}"
+    return names
+
+
 class StageTokens(NamedTuple):
     """Output of a stage: tokens `[B, P + N, C]`, their map (H, W), and pooled features `[B, C]` of earlier stages."""
 
@@ -188,6 +219,7 @@ class PyramidViT(base.StagedModel):
     stages: Sequence[PyramidStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
     stages_name: ClassVar[str] = "stages"
+    adapter = Adapter(released_names())
     released_key: ClassVar[str] = "state_dict"
     stem_pattern: ClassVar[str] = r"^stages\.0\.(?:patch_embed|pos_embed)"
     no_decay: ClassVar[tuple[str, ...]] = ("pos_embed", "cls_token")
@@ -231,7 +263,7 @@ class PyramidViT(base.StagedModel):
             raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         attentions = stage_attentions(attention, stage4, len(depths))
-        needs_grid = attention_class(attentions[-1]).needs_grid
+        needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
             raise ValueError(
                 f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
@@ -312,12 +344,12 @@ class PyramidViT(base.StagedModel):
             elif needs_reset and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return released or converted weights under the names of this model.
 
         Raises ValueError if the file notes another model with equal parameters.
         """
-        notes = state_dict.notes if isinstance(state_dict, NotedWeights) else Notes()
+        notes = state.spec if isinstance(state, NotedWeights) else ModelSpec()
         reversible = any(stage.reversible for stage in self.stages)
         own = self.attention[0]
         noted = notes.options.get("attention", PYRAMID_MODELS.get(notes.model or "", {}).get("attention"))
@@ -327,14 +359,7 @@ class PyramidViT(base.StagedModel):
             )
         if notes.options.get("reversible") and not reversible:
             raise ValueError("reversible must be True, as in the training of the weights, got False.")
-        return {rename_released(name): value for name, value in state_dict.items()}
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights of this model under the released names: invert `own_state_dict`.
-
-        Raises ValueError for a parameter that the released implementation does not have.
-        """
-        return {released_name(name): value for name, value in state_dict.items()}
+        return super().from_released(state)
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         super().set_input_size(img_size)
@@ -400,58 +425,6 @@ class PyramidViT(base.StagedModel):
         return x if pre_logits else self.head(x)
 
 
-RELEASED_MODULES = {
-    "att.mha.W_q.": "attn.q.",
-    "att.mha.W_v.": "attn.v.",
-    "att.mha.attn.Qlandmark_op.": "attn.sample.",
-    "att.mha.attn.Qnorm_act.0.": "attn.sample_norm.",
-    "att.mha.attn.conv.": "attn.local.",
-    "att.mha.ff.": "attn.proj.",
-    "att.norm": "norm",
-    "att.ff": "mlp.fc",
-}
-"""Prefixes of names in blocks of the released SOFT, the first match counts, and in this package."""
-
-# Of the last stage, whose blocks are those of a standard transformer: the names are the same.
-STANDARD_MODULES = {name: name for name in ("norm", "attn.q.", "attn.kv.", "attn.proj.", "mlp.fc")}
-
-
-def released_prefixes() -> list[tuple[str, str]]:
-    """Return pairs of name prefixes: in released files, whose stages count from 1, and in this package."""
-    pairs = [("cls_token", "stages.3.cls_token")]
-    for i in range(4):
-        pairs += [(f"pos_embed{i + 1}", f"stages.{i}.pos_embed"), (f"block{i + 1}.", f"stages.{i}.blocks.")]
-        for unit in range(3):
-            # Each unit has three indices: convolution, norm, activation.
-            for part, index in (("conv", 3 * unit), ("norm", 3 * unit + 1)):
-                pairs.append((f"patch_embed{i + 1}.proj.{index}.", f"stages.{i}.patch_embed.{unit}.{part}."))
-    return pairs
-
-
-def rename_released(name: str) -> str:
-    """Return this package's name for a parameter of the released SOFT; other names are returned unchanged."""
-    name = base.rename(name, released_prefixes())
-    if match := re.match(r"(stages\.\d\.blocks\.\d+\.)(.+)", name):
-        name = match[1] + base.rename(match[2], RELEASED_MODULES.items())
-    return name
-
-
-def released_name(name: str) -> str:
-    """Return the name in the released SOFT for a parameter of this package: invert `rename_released`.
-
-    Raises ValueError for a parameter that the released SOFT does not have.
-    """
-    theirs = base.rename(name, [(ours, theirs) for theirs, ours in released_prefixes()])
-    known = theirs != name or name.startswith(("norm.", "head."))
-    if match := re.match(r"(block(\d)\.\d+\.)(.+)", theirs):
-        modules = STANDARD_MODULES if match[2] == "4" else RELEASED_MODULES
-        known = match[3].startswith(tuple(modules.values()))
-        theirs = match[1] + base.rename(match[3], [(ours, theirs) for theirs, ours in modules.items()])
-    if not known or rename_released(theirs) != name:
-        raise ValueError(f"name must be a parameter of the released SOFT, got {name}. Choose another layout.")
-    return theirs
-
-
 PYRAMID_SIZES: dict[str, dict[str, Any]] = {
     "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
     "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
@@ -471,11 +444,13 @@ def _timm_name(attention: str, size: str) -> str:
     return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
 
 
+def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
+    sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
+    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+
+
 def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models: dict[str, dict[str, Any]] = {}
-    for attention in ATTENTIONS:
-        for size in PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES:
-            models[_timm_name(attention, size)] = dict(PYRAMID_SIZES[size], attention=attention)
+    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
     for size, arguments in PYRAMID_SIZES.items():
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
@@ -506,7 +481,7 @@ def _cfg(name: str) -> dict[str, Any]:
     return base.imagenet_cfg(
         min_input_size=(3, 32, 32),
         first_conv="stages.0.patch_embed.0.conv",
-        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).fixed_feat_size,
+        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).traits.fixed_grid,
         license="mit",
         paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
     )
@@ -542,91 +517,14 @@ def _with_weights(name: str, attention: str | None) -> str:
     return normalised
 
 
-@register_model
-def soft_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_huge", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_pico(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, pico; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_pico", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, tiny; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_tiny", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, small; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_small", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, base; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_base", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_medium(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, medium; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_medium", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_large(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, large; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_large", pretrained, **kwargs)
-
-
-@register_model
-def soft_norm_huge(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """Normalised SOFT, huge; keyword arguments of `PyramidViT`."""
-    return _create_pyramid("soft_norm_huge", pretrained, **kwargs)
-
-
-# All other names, such as linear_pyramid_tiny and soft_tiny_pure.
 for _name in PYRAMID_MODELS:
-    if _name not in globals():
-        globals()[_name] = base.register_named(_name, _create_pyramid)
+    base.register_named(_name, _create_pyramid)
+
+
+def register_pyramids(attention: str) -> None:
+    """Register the pyramids with an attention type that is not the package's."""
+    models = _pyramids(attention)
+    PYRAMID_MODELS.update(models)
+    default_cfgs.update(base.make_default_cfgs(models, _cfg))
+    for name in models:
+        base.register_named(name, _create_pyramid)

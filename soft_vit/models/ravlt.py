@@ -6,12 +6,11 @@ same network with another linear attention.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from timm.layers import DropPath
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import mlp
@@ -23,14 +22,15 @@ from soft_vit.models.base import (
     Stage,
     StagedModel,
     check_stages,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
+    register_models,
 )
 from soft_vit.ops.rotary import rotary_angles
+from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
@@ -121,6 +121,16 @@ class Block(nn.Module):
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
 
 
+def rotary_buffers(model: "RAVLT") -> dict[str, Tensor]:
+    """Return the angles of the rotary embedding that released files hold for each stage."""
+    buffers = {}
+    for i, stage in enumerate(model.layers):
+        attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
+        angles = rotary_angles((1, 2), attn.head_dim, torch.empty(0), end_point=True)[1, attn.head_dim // 4 :]
+        buffers[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
+    return buffers
+
+
 class RAVLT(StagedModel):
     """Four stages: rank-augmented linear attention in the first two, softmax attention in the last two.
 
@@ -133,7 +143,12 @@ class RAVLT(StagedModel):
     """
 
     finish_names = ("proj", "norm", "act")
-    computed = (".RoPE.angle",)
+    adapter = Adapter(
+        # The layer `proj` is a convolution here too.
+        {"**.RoPE.angle": None, "proj.*": "proj.*", "**.weight": "**.weight", "**": "**"},
+        values={"**.weight": (from_conv, to_conv)},
+        computed=rotary_buffers,
+    )
     init_convs = True
 
     linear_attention: ClassVar[type[GatedRotaryAttention]] = RALAttention
@@ -186,19 +201,6 @@ class RAVLT(StagedModel):
             self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
 
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        linear = self.linear_weights()
-        released = {
-            name: value[:, :, None, None] if name in linear else value
-            for name, value in super().released_state_dict(state_dict).items()
-        }
-        for i, stage in enumerate(self.layers):
-            attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
-            head_dim = attn.head_dim
-            angles = rotary_angles((1, 2), head_dim, torch.empty(0), end_point=True)[1, head_dim // 4 :]
-            released[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
-        return released
-
 
 RAVLT_MODELS: dict[str, dict[str, Any]] = {
     "ravlt_t": dict(embed_dims=(64, 128, 256, 512), depths=(2, 2, 6, 2), num_heads=(1, 2, 4, 8)),
@@ -215,30 +217,4 @@ default_cfgs = make_default_cfgs(
     RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
 )
 
-
-def _create_ravlt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(RAVLT, name, pretrained, RAVLT_MODELS[name], **kwargs)
-
-
-@register_model
-def ravlt_t(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-T; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_t", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_s(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-S; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_s", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_b(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-B; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_b", pretrained, **kwargs)
-
-
-@register_model
-def ravlt_l(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """RAVLT-L; keyword arguments of `RAVLT`."""
-    return _create_ravlt("ravlt_l", pretrained, **kwargs)
+register_models(RAVLT, RAVLT_MODELS)

@@ -1,14 +1,16 @@
 """Replace the attention of a model, keeping the weights that both have."""
 
-from collections.abc import Collection, Iterable
+import copy
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import timm
 import torch
 from timm.layers import Attention as TimmAttention
 from timm.layers import AttentionRope, get_device_dtype
-from timm.models import load_pretrained, register_model
+from timm.models import load_pretrained, register_model, resolve_pretrained_cfg
 from timm.models._features import FeatureGetterNet
 from timm.models._input import update_model_args
 from timm.models.beit import Attention as BeitAttention
@@ -16,33 +18,53 @@ from timm.models.eva import EvaAttention
 from timm.models.naflexvit import NaFlexVit
 from torch import Tensor, nn
 
-from soft_vit.layers import attention_class
-from soft_vit.layers.follow_map import follow_map
-from soft_vit.layers.vit_attention import VIT_ATTENTIONS, ViTAttention, check_options
+from soft_vit.layers import Attention, attention_class
+from soft_vit.layers.grid_vit import follow_grid
+from soft_vit.layers.vit_attention import ViTAttention, check_options, vit_attention
+from soft_vit.models.base import add_img_size_hooks
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
-from soft_vit.weights.load import filter_weights
+from soft_vit.weights.load import (
+    SOURCES,
+    SWAPPED,
+    checkpoint_filter_fn,
+    complete_spec,
+    load_into,
+    pretrained_weights,
+)
+from soft_vit.weights.spec import ModelSpec
 
-# The parts that each layer of an attention projects tokens to.
-OLD_LAYERS = {"qkv": "qkv", "kv": "kv", "q": "q", "v": "v", "q_proj": "q", "k_proj": "k", "v_proj": "v", "qkvo": "qkvo"}
-# Reformer's keys are its queries; Longformer's global projections start as the others, as published.
-NEW_LAYERS = {
-    "qkv": "qkv",
-    "qkvo": "qkv",
-    "kv": "kv",
-    "qk": "q",
-    "q": "q",
-    "v": "v",
-    "q_global": "q",
-    "kv_global": "kv",
-}
+KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention)
+# The projections of these, and of transformers' attentions.
+PROJECTIONS = {"qkv": "qkv", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
 
-KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention, ViTAttention)
+
+def meta_copy(model: nn.Module) -> Any:
+    """Return a copy on the meta device, which has shapes but no values, and takes no gradients."""
+    tensors = [*model.parameters(), *model.buffers()]
+    memo: dict[int, Any] = {id(x): torch.empty_like(x, device="meta") for x in tensors}
+    memo |= {id(x): nn.Parameter(memo[id(x)], requires_grad=False) for x in model.parameters()}
+    return copy.deepcopy(model, memo)
+
+
+def run_image(model: Any) -> Any:
+    """Run one of timm's ViTs for one image of its size."""
+    return model(torch.zeros(1, model.in_chans, *_sizes(model)[0], **get_device_dtype(model)))
+
+
+def cost(model: nn.Module, run: Callable[[Any], Any]) -> tuple[int, int]:
+    """Return the number of a model's parameters, and the multiply-adds of run(model)."""
+    with eval_mode(model), torch.no_grad(), flop_counter() as counter:
+        run(model)
+    return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops() // 2
 
 
 @dataclass
 class SwapReport:
-    """The result of `swap_attention`: names of parameters of the model, and its cost before and after."""
+    """The result of a swap: names of parameters of the model, and its cost before and after.
+
+    Costs are counted when they are read: parameters, and multiply-adds of one image of the model's size.
+    """
 
     attention: str
     blocks: list[int]
@@ -52,11 +74,19 @@ class SwapReport:
     """New parameters, with random values."""
     dropped: list[str] = field(default_factory=list)
     """Parameters of the replaced attention that the new one does not have."""
-    params_before: int = 0
-    params_after: int = 0
-    flops_before: int = 0
-    """Multiply-adds of one image of the model's size."""
-    flops_after: int = 0
+    forms: tuple[nn.Module, ...] = field(default=(), repr=False)
+    """The model before and after, on the meta device."""
+    run: Callable[[Any], Any] = field(default=run_image, repr=False)
+    """Runs a form for one image."""
+
+    params_before = property(lambda self: self._costs[0][0])
+    flops_before = property(lambda self: self._costs[0][1])
+    params_after = property(lambda self: self._costs[1][0])
+    flops_after = property(lambda self: self._costs[1][1])
+
+    @cached_property
+    def _costs(self) -> list[tuple[int, int]]:
+        return [cost(form, self.run) for form in self.forms]
 
     def add(self, place: str, attn: nn.Module, kept: Collection[str], dropped: Iterable[str]) -> None:
         """Add an attention at a place such as "blocks.0.attn.", with its names of kept and dropped parameters."""
@@ -89,30 +119,18 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     """
     check_options(kind, options)
     indices = _check_model(model, blocks)
-    if isinstance(model, NaFlexVit) and attention_class(kind).fixed_feat_size:
+    if isinstance(model, NaFlexVit) and attention_class(kind).traits.fixed_grid:
         raise ValueError(f"kind must be without weights of one map for a model of images of many shapes, got {kind!r}.")
-    report = SwapReport(kind, indices)
-    before = _cost(model)
     replacements = {i: _replace(model, i, kind, options) for i in indices}
-    previous = {i: model.blocks[i].attn for i in indices}
+    follow_grid(model, [attn for attn, *_ in replacements.values()])
+    report, before = SwapReport(kind, indices), meta_copy(model)
     for i, (attn, kept, dropped) in replacements.items():
         model.blocks[i].attn = attn
         report.add(f"blocks.{i}.attn.", attn, kept, dropped)
-    model_class = type(model)
-    try:
-        follow_map(model)
-        # Some attentions raise an error for a map that is too small only when they run.
-        after = _cost(model)
-    except Exception:
-        for i, attn in previous.items():
-            model.blocks[i].attn = attn
-        model.__class__ = model_class
-        raise
     if isinstance(model, NaFlexVit):
         # A mask of pairs is quadratic in the number of tokens; one of keys leaves the same result.
         model.use_key_only_attn_mask = True
-    report.params_before, report.flops_before = before
-    report.params_after, report.flops_after = after
+    report.forms = before, meta_copy(model)
     if hasattr(model, "pretrained_cfg"):
         _note_swap(model, {"kind": kind, "blocks": indices, **options})
     return report
@@ -127,7 +145,10 @@ def _note_swap(model: Any, note: dict[str, Any]) -> None:
     else:
         notes = [*_as_list(args.get("attn_layer")), note]
     update_model_args(model, architecture=architecture, attn_layer=notes)
-    model.pretrained_cfg["architecture"] = "swapped_by_soft_vit"
+    if architecture == model.pretrained_cfg["architecture"]:
+        model.pretrained_cfg["architecture"] = SWAPPED
+        if hasattr(model, "patch_embed"):
+            add_img_size_hooks(model)
 
 
 def _as_list(notes: Any) -> list[Any]:
@@ -137,32 +158,42 @@ def _as_list(notes: Any) -> list[Any]:
 @register_model
 def swapped_by_soft_vit(
     pretrained: bool = False,
-    architecture: str = "vit_tiny_patch16_224",
-    attn_layer: Any = None,
+    pretrained_cfg: Any = None,
+    pretrained_cfg_overlay: dict[str, Any] | None = None,
+    pretrained_model_args: dict[str, Any] | None = None,
     cache_dir: Any = None,
     features_only: bool = False,
     out_indices: Any = 3,
     **kwargs: Any,
 ) -> nn.Module:
-    """Build a model whose attention was swapped, as timm's `save_for_hf` noted it.
+    """Build a model whose attention was swapped, as timm's `save_for_hf` or a file of weights notes it.
 
-    architecture: name of the model before. attn_layer: arguments of `swap_attention`, or a list of them, one for each
-    swap; a string first is the attn_layer of the model before. kwargs: arguments of that model.
+    kwargs: those of the model before the swap; its name, architecture (default: vit_tiny_patch16_224); and attn_layer
+    (default: linear), arguments of `swap_attention`, or a list of them, one for each swap. A string first in the list
+    is the attn_layer of the model before. What a file notes comes before the defaults, see `ModelSpec`.
     """
-    notes = _as_list(attn_layer or {"kind": "linear"})
+    cfg = resolve_pretrained_cfg(SWAPPED, pretrained_cfg, pretrained_cfg_overlay)
+    weights = pretrained_weights(SWAPPED, cfg, cache_dir, pretrained_model_args) if pretrained else None
+    spec = ModelSpec() if weights is None else complete_spec(weights)
+    defaults = {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}}
+    arguments = spec.arguments(kwargs, defaults)
+    architecture, notes = arguments.pop("architecture"), _as_list(arguments.pop("attn_layer"))
     if isinstance(notes[0], str):
-        kwargs["attn_layer"] = notes.pop(0)
-    model: Any = timm.model_entrypoint(architecture)(pretrained=False, **kwargs)
+        arguments["attn_layer"] = notes.pop(0)
+    # The file stays out of what timm saves with the model.
+    noted = {**spec.cfg, **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
+    model: Any = timm.model_entrypoint(architecture)(
+        pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments
+    )
+    update_model_args(model, **{name: value for name, value in arguments.items() if name not in ("device", "dtype")})
     for note in notes:
         swap_attention(model, **note)
-    if pretrained:
-        load_pretrained(
-            model,
-            num_classes=0 if features_only else model.num_classes,
-            in_chans=model.in_chans,
-            filter_fn=cast(Any, filter_weights),
-            cache_dir=cache_dir,
-        )
+    if weights is not None:
+        load_into(model, weights, "drop" if features_only else "fit")
+    elif pretrained:
+        classes = 0 if features_only else model.num_classes
+        filters: dict[str, Any] = dict(filter_fn=checkpoint_filter_fn, cache_dir=cache_dir)
+        load_pretrained(model, cfg.to_dict(), num_classes=classes, in_chans=model.in_chans, **filters)
     return FeatureGetterNet(model, out_indices=out_indices) if features_only else model
 
 
@@ -178,13 +209,10 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
     indices = block_numbers(blocks, len(found))
     for i in indices:
         attn = getattr(found[i], "attn", None)
-        if not isinstance(attn, KNOWN):
-            raise ValueError(
-                f"The attention of block {i} must be one of "
-                f"{', '.join(f'{cls.__module__}.{cls.__name__}' for cls in KNOWN)}, got {type(attn).__name__}."
-            )
         if isinstance(attn, ViTAttention):
             continue
+        if not isinstance(attn, KNOWN):
+            raise ValueError(f"The attention of block {i} must be timm's softmax attention, got {type(attn).__name__}.")
         bias = getattr(attn, "relative_position_bias_table", None), getattr(model, "rel_pos_bias", None)
         obstacles = {
             "adds a bias of relative positions to its scores": any(part is not None for part in bias),
@@ -216,26 +244,13 @@ def _sizes(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     return (Y * model.embeds.patch_size[0], X * model.embeds.patch_size[1]), (Y, X)
 
 
-def _cost(model: Any) -> tuple[int, int]:
-    """Return the `cost` of one image of the model's size."""
-    return cost(model, torch.zeros(1, model.in_chans, *_sizes(model)[0], **get_device_dtype(model)))
-
-
-def cost(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[int, int]:
-    """Return the number of a model's parameters, and the multiply-adds of a forward with these arguments."""
-    # torch's counter of modules cannot take a parameter as an argument without gradients (pooling by a latent).
-    with eval_mode(model), torch.enable_grad(), flop_counter() as counter:
-        model(*args, **kwargs)
-    return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops() // 2
-
-
 def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[ViTAttention, set[str], list[str]]:
     """Return the attention for block i, names of its parameters with old values, and names of dropped parameters."""
     old = model.blocks[i].attn
     source = projections(old)
     num_heads = old.block_heads if isinstance(old, ViTAttention) else old.num_heads
     projected = [name for name in source if name[:2] in ("q.", "k.", "v.")]
-    attn = VIT_ATTENTIONS[kind](
+    attn = vit_attention(kind)(
         model.embed_dim,
         num_heads,
         qkv_bias=not projected or any(name.endswith(".bias") for name in projected),
@@ -248,41 +263,41 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     )
     norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
     attn.rotate_half = bool(getattr(old, "rotate_half", False))
-    taken = [name for name in norms if attn.qk_norm and not (attn.key_is_query and name == "k_norm")]
+    taken = [name for name in norms if attn.traits.qk_norm and not (attn.traits.key_is_query and name == "k_norm")]
     for name in taken:
         setattr(attn, name, norms[name])
     kept = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
     from_old, used = keep_projections(attn, source)
     used |= kept
     kept |= from_old
-    if getattr(model, "rope", None) is not None and not (attn.qk_norm and attn.qk_of_each_token):
-        raise ValueError(
-            f"{type(model).__name__} rotates the query and key of each token, which {kind!r} does not have."
-        )
+    if getattr(model, "rope", None) is not None and attn.traits.qk != "tokens":
+        raise ValueError(f"{type(model).__name__} rotates the query and key of each token, which {kind!r} lacks.")
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
     return attn.train(old.training), kept, sorted(old_names - used)
 
 
-def keep_projections(attn: nn.Module, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
+def keep_projections(attn: Attention, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:
     """Copy values of source into attn's parameters; return the names of these, and of those in source."""
     kept, used = set(), set()
     with torch.no_grad():
         for name, parameter in attn.named_parameters():
-            parts = _sources_of(name, source)
-            values = [source[part] for part in parts]
-            if name.startswith("qkvo.") and len(parts) == 3:
-                values.append(_open_gate(name, parameter, source))
-            if parts and (value := torch.cat(values)).shape == parameter.shape:
+            layer, _, kind = name.partition(".")
+            parts = [name] if name in source else [f"{part}.{kind}" for part in attn.projections.get(layer, "")]
+            values = [source.get(part) for part in parts]
+            if len(parts) > 1 and parts[-1] == f"g.{kind}" and values[-1] is None:
+                values[-1] = _open_gate(parameter.chunk(len(parts))[-1], kind, source)
+            given = [value for value in values if value is not None]
+            if given and len(given) == len(parts) and (value := torch.cat(given)).shape == parameter.shape:
                 parameter.copy_(value)
                 kept.add(name)
-                used |= set(parts)
+                used |= source.keys() & {*parts}
     return kept, used
 
 
-def _open_gate(name: str, qkvo: Tensor, source: dict[str, Tensor]) -> Tensor:
-    """Return an open gate for the weight or bias of a layer qkvo; without a bias in source, keep its values."""
+def _open_gate(gate: Tensor, kind: str, source: dict[str, Tensor]) -> Tensor:
+    """Return an open gate for its weight or bias; without a bias in source, keep its values."""
     has_bias = any(part in source for part in ("q.bias", "k.bias", "v.bias"))
-    return torch.full_like(qkvo.chunk(4)[3], float(name == "qkvo.bias")) if has_bias else qkvo.chunk(4)[3]
+    return torch.full_like(gate, float(kind == "bias")) if has_bias else gate
 
 
 def _rate(dropout: Any) -> float:
@@ -290,34 +305,23 @@ def _rate(dropout: Any) -> float:
 
 
 def projections(attn: Any) -> dict[str, Tensor]:
-    """Return the parameters of an attention, its projections split into q, k and v: "q.weight", "q.bias".
+    """Return the parameters of an attention, its projections split into parts: "q.weight", "q.bias".
 
-    Keys and values that groups of heads share are repeated for each head.
+    Keys and values that groups of heads share are repeated for each head. A second layer of a part keeps its name.
     """
-    own = dict(attn.named_parameters())
-    for name in own:
+    values = {name: value for name, value in attn.named_parameters() if not name.startswith(("q_norm.", "k_norm."))}
+    for name in values:
         if (groups := getattr(attn, "num_kv_groups", 1)) > 1 and name.startswith(("k_proj.", "v_proj.")):
-            own[name] = own[name].unflatten(0, (-1, attn.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
-    found: dict[str, Tensor] = {}
-    for layer, parts in OLD_LAYERS.items():
+            values[name] = values[name].unflatten(0, (-1, attn.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
+    source: dict[str, Tensor] = {}
+    for layer, parts in getattr(attn, "projections", PROJECTIONS).items():
         for kind in ("weight", "bias"):
-            if f"{layer}.{kind}" in own:
-                for part, value in zip(parts, own[f"{layer}.{kind}"].chunk(len(parts)), strict=True):
-                    found[f"{part}.{kind}"] = value
-    if "q_bias" in own:
-        found |= {"q.bias": own["q_bias"], "k.bias": torch.zeros_like(own["q_bias"]), "v.bias": own["v_bias"]}
-    elif any(name in found for name in ("q.bias", "v.bias")) and "k.weight" in found and "k.bias" not in found:
-        found["k.bias"] = torch.zeros_like(found["v.bias"])
-    taken = {*OLD_LAYERS, "q_bias", "v_bias", "q_norm", "k_norm"}
-    return found | {name: value for name, value in own.items() if name.partition(".")[0] not in taken}
-
-
-def _sources_of(name: str, source: dict[str, Tensor]) -> list[str]:
-    """Return the names in source that make up a parameter; an empty list if one of them is missing."""
-    if name in source:
-        return [name]
-    layer, _, kind = name.partition(".")
-    names = [f"{part}.{kind}" for part in NEW_LAYERS.get(layer, "")]
-    if layer == "qkvo" and f"o.{kind}" in source:
-        names.append(f"o.{kind}")
-    return names if all(part in source for part in names) else []
+            names = [f"{part}.{kind}" for part in parts]
+            if f"{layer}.{kind}" in values and not source.keys() & {*names}:
+                source |= zip(names, values.pop(f"{layer}.{kind}").chunk(len(parts)), strict=True)
+    if "q_bias" in values:
+        q, v = values.pop("q_bias"), values.pop("v_bias")
+        source |= {"q.bias": q, "k.bias": torch.zeros_like(q), "v.bias": v}
+    elif "v.bias" in source and "k.weight" in source and "k.bias" not in source:
+        source["k.bias"] = torch.zeros_like(source["v.bias"])
+    return source | values

@@ -6,7 +6,7 @@ Letters: B batch, C channels, H x W the map of a stage, N = H * W, G windows of 
 """
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from soft_vit.layers import PreNormBlock
 from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
+from soft_vit.weights.adapter import Adapter
 
 Size = tuple[int, int]
 
@@ -209,6 +210,20 @@ class MergePatches(PatchMerging):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+def window_buffers(model: "Swin") -> dict[str, Tensor]:
+    """Return the positions and masks of softmax windows that released files hold, for the image size of model."""
+    buffers = {}
+    for i, stage in enumerate(model.layers):
+        for j, block in enumerate(stage.blocks):
+            if isinstance(block, SoftmaxBlock):
+                name, size, grid_size = f"layers.{i}.blocks.{j}.", block.attn.window_size, stage.grid_size
+                buffers[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
+                if shift := window_shift(grid_size, size, block.shifted):
+                    mask = cast(Tensor, window_mask(torch.zeros(()), grid_size, size, shift))
+                    buffers[f"{name}attn_mask"] = mask.clamp(min=RELEASED_MASK)
+    return buffers
+
+
 class Swin(StagedModel):
     """Four stages of attention within windows, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
@@ -224,7 +239,7 @@ class Swin(StagedModel):
     """The class of the attention, such as `InLineAttention`."""
 
     layers: Sequence[TokenStage]  # type: ignore[assignment]  # a ModuleList knows no type of its modules
-    computed: ClassVar[tuple[str, ...]] = ("relative_position_index", "attn_mask")
+    adapter = Adapter({"**.relative_position_index": None, "**.attn_mask": None, "**": "**"}, computed=window_buffers)
     no_decay: ClassVar[tuple[str, ...]] = ("relative_position_bias_table",)
 
     def __init__(
@@ -268,18 +283,3 @@ class Swin(StagedModel):
 
     def attention_grid(self, grid_size: Size) -> Size:
         return linear_window(grid_size, self.window_size)
-
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return weights with the buffers of released files for the image size of this model; no name differs."""
-        weights = super().released_state_dict(state_dict)
-        for i, stage in enumerate(self.layers):
-            for j, block in enumerate(stage.blocks):
-                if isinstance(block, SoftmaxBlock):
-                    name, size = f"layers.{i}.blocks.{j}.", block.attn.window_size
-                    grid_size = stage.grid_size
-                    weights[f"{name}attn.relative_position_index"] = get_relative_position_index(*size)
-                    shift = window_shift(grid_size, size, block.shifted)
-                    if shift:
-                        mask = cast(Tensor, window_mask(torch.zeros(()), grid_size, size, shift))
-                        weights[f"{name}attn_mask"] = mask.clamp(min=RELEASED_MASK)
-        return weights

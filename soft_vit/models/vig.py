@@ -8,20 +8,20 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, RmsNorm2d, register_notrace_module, trunc_normal_
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.gla import GatedLinearAttention
 from soft_vit.models import base
+from soft_vit.weights.adapter import Adapter
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
 
 
@@ -90,7 +90,7 @@ class ViG(base.StagedModel):
 
     stages_name: ClassVar[str] = "blocks"
     stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
-    renamed: ClassVar[Mapping[str, str]] = {".attn.o_proj.": ".attn.proj."}
+    adapter = Adapter({"blocks.*.attn.o_proj.*": "blocks.*.attn.proj.*", "**": "**"})
 
     def __init__(
         self,
@@ -143,6 +143,10 @@ class ViG(base.StagedModel):
         self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
         super().set_input_size(img_size)
 
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        height, width = self.grids(img_size)[0]
+        return {"pos_embed": height * width}
+
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
     ) -> None:
@@ -155,27 +159,35 @@ class ViG(base.StagedModel):
                 weights[name] = base.resample_pos_embed(weights[name], grid, own, mode="bicubic")
 
 
+PYRAMID_NAMES = {
+    "classifier.norm.*": "norm.*",
+    "classifier.head.*": "head.*",
+    "patch_embed.0.*": "patch_embed.0.*",
+    "patch_embed.2.*": "patch_embed.2.*",
+    # Of older files.
+    "patch_embed.proj.*": "patch_embed.0.*",
+    "patch_embed.norm.*": "patch_embed.2.*",
+    "**.op.o_proj.*": "**.attn.proj.*",
+    "**.op.**": "**.attn.**",
+    "**.norm.*": "**.attn_norm.*",
+    "**.norm2.*": "**.mlp_norm.*",
+    "**.mlp.fc1.*": "**.mlp.gate_proj.*",
+    "**.mlp.fc2.*": "**.mlp.down_proj.*",
+    # Of older files.
+    "**.self_attention.o_proj.*": "**.attn.proj.*",
+    "**.self_attention.**": "**.attn.**",
+    "**.ln_1.*": "**.attn_norm.*",
+    "**": "**",
+}
+
+
 class ViGH(base.StagedModel):
     """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32; each stride of 2 rounds the map up.
 
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    older: ClassVar[Mapping[str, str]] = {
-        "classifier.": "",
-        "patch_embed.proj.": "patch_embed.0.",
-        "patch_embed.norm.": "patch_embed.2.",
-        ".ln_1.": ".norm.",
-        ".self_attention.": ".op.",
-    }
-    renamed: ClassVar[Mapping[str, str]] = {
-        ".op.": ".attn.",
-        ".attn.o_proj.": ".attn.proj.",
-        ".norm.": ".attn_norm.",
-        ".norm2.": ".mlp_norm.",
-        ".mlp.fc1.": ".mlp.gate_proj.",
-        ".mlp.fc2.": ".mlp.down_proj.",
-    }
+    adapter = Adapter(PYRAMID_NAMES)
 
     def __init__(
         self,
@@ -205,10 +217,6 @@ class ViGH(base.StagedModel):
         self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 
-    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().released_state_dict(state_dict)
-        return {f"classifier.{k}" if k.startswith(("norm.", "head.")) else k: v for k, v in weights.items()}
-
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {
     # The released code has SiLU in the attention of the smallest alone.
@@ -232,46 +240,5 @@ def _cfg(name: str) -> dict[str, Any]:
 
 default_cfgs = base.make_default_cfgs(VIG_MODELS, _cfg)
 
-
-def _create_vig(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(ViG, name, pretrained, PLAIN_MODELS[name], feature_indices=3, **kwargs)
-
-
-def _create_vig_h(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(ViGH, name, pretrained, PYRAMID_MODELS[name], **kwargs)
-
-
-@register_model
-def vig_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, tiny; keyword arguments of `ViG`."""
-    return _create_vig("vig_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vig_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, small; keyword arguments of `ViG`."""
-    return _create_vig("vig_small", pretrained, **kwargs)
-
-
-@register_model
-def vig_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG, base; keyword arguments of `ViG`."""
-    return _create_vig("vig_base", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, tiny; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, small; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_small", pretrained, **kwargs)
-
-
-@register_model
-def vig_h_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViG-H, base; keyword arguments of `ViGH`."""
-    return _create_vig_h("vig_h_base", pretrained, **kwargs)
+base.register_models(ViG, PLAIN_MODELS, feature_indices=3)
+base.register_models(ViGH, PYRAMID_MODELS)

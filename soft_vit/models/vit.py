@@ -5,23 +5,23 @@ Tokens are mixed by attention alone, so a comparison of these models compares at
 """
 
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Any, ClassVar
 
 import timm.models.vision_transformer as timm_vit
-from timm.layers import resample_abs_pos_embed
-from timm.models import generate_default_cfgs
+from timm.models import DefaultCfg, generate_default_cfgs
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.none import NoAttention
-from soft_vit.layers.embed import grid_of_positions
-from soft_vit.layers.follow_map import FollowsMap, follow_map
+from soft_vit.layers.grid_vit import GridViT, follow_grid
 from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
+from soft_vit.weights.adapter import Adapter
+from soft_vit.weights.load import resample_vit
 
-# `register_named` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -42,15 +42,11 @@ def vit_name(attention: str, size: str) -> str:
     return f"{attention}_vit_{size}_patch16"
 
 
-VIT_MODELS: dict[str, dict[str, Any]] = {
-    vit_name(kind, size): dict(arguments, attention=kind)
-    for kind in ATTENTIONS
-    for size, arguments in VIT_SIZES.items()
-}
+VIT_MODELS: dict[str, dict[str, Any]] = {}
 """Arguments of every named model."""
 
 
-class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # FollowsMap only wraps blocks
+class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # GridViT only binds blocks
     """timm's VisionTransformer with one of the attentions in every block; images `[B, in_chans, H, W]`.
 
     attention: a name of `soft_vit.layers.ATTENTIONS`.
@@ -60,6 +56,9 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
     Other keyword arguments are those of timm's class, or options of the attention, such as num_features=64, and
     `sr_ratio`, the side of the window of tokens that a reduced token summarises.
     """
+
+    adapter: ClassVar[Adapter] = Adapter({})
+    """The names of released weights; by default none."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         img_size = base.check_image_size(img_size)
         kind = attention_class(attention)
         if class_token is None:
-            class_token = not kind.needs_grid and kind is not NoAttention
+            class_token = not kind.traits.needs_grid and kind is not NoAttention
         global_pool = ("token" if class_token else "avg") if global_pool is None else global_pool
         known = {*attention_options(kind), "sr_ratio"} - BLOCK_ARGUMENTS
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
@@ -90,7 +89,7 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")
-        follow_map(self)
+        follow_grid(self, (module for module in self.modules() if isinstance(module, ViTAttention)))
         base.add_img_size_hooks(self)
 
     @property
@@ -98,40 +97,34 @@ class AttentionViT(FollowsMap, VisionTransformer):  # type: ignore[override]  # 
         """Height and width of the images that the position embedding is for."""
         return self.patch_embed.img_size
 
-    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rename weights of a ViT to this model's names, by timm's filter."""
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a ViT under this model's names, by timm's filter."""
         # The filter assumes square maps; `resample_state` resamples the position embedding.
-        positions = {name: value for name, value in state_dict.items() if name == "pos_embed"}
-        others = {name: value for name, value in state_dict.items() if name != "pos_embed"}
-        return {**timm_vit.checkpoint_filter_fn(others, self), **positions}
+        renamed = timm_vit.checkpoint_filter_fn({name: x for name, x in state.items() if name != "pos_embed"}, self)
+        return renamed | {name: x for name, x in state.items() if name == "pos_embed"}
+
+    def to_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of this model under the released names, see `Adapter`; ValueError if it has none."""
+        return self.adapter.to_released(state, self)
 
     def resample_state(
         self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
     ) -> None:
-        """Resample, in place, the position embedding and the weights of attentions for one map.
-
-        prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
-        """
-        name, own, patch = f"{prefix}pos_embed", self.pos_embed, self.patch_embed.patch_size
-        noted = (img_size[0] // patch[0], img_size[1] // patch[1]) if img_size else None
-        if own is not None and name in weights:
-            old = grid_of_positions(weights[name], own, noted, self.num_prefix_tokens)
-            if old is not None:
-                new = self.patch_embed.grid_size
-                weights[name] = resample_abs_pos_embed(weights[name], new, old, self.num_prefix_tokens)
-        for module_name, module in self.named_modules():
-            if isinstance(module, ViTAttention):
-                module.resample_state(f"{prefix}{module_name}.", weights, noted)
+        """See `resample_vit`."""
+        resample_vit(self, weights, prefix, img_size)
 
 
-default_cfgs = generate_default_cfgs(
-    {name: base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit") for name in VIT_MODELS}
-)
+default_cfgs: dict[str, DefaultCfg] = {}
 
 
-def _create_vit(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(AttentionViT, name, pretrained, VIT_MODELS[name], feature_indices=3, **kwargs)
+def register_vits(kind: str) -> None:
+    """Register the ViTs with an attention type."""
+    models = {vit_name(kind, size): dict(arguments, attention=kind) for size, arguments in VIT_SIZES.items()}
+    VIT_MODELS.update(models)
+    cfg = base.imagenet_cfg(pool_size=None, crop_pct=0.9, fixed_input_size=True, license="mit")
+    default_cfgs.update(generate_default_cfgs(dict.fromkeys(models, cfg)))
+    base.register_models(AttentionViT, models, feature_indices=3)
 
 
-for _name in VIT_MODELS:
-    globals()[_name] = base.register_named(_name, _create_vit)
+for _kind in ATTENTIONS:
+    register_vits(_kind)

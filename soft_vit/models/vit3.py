@@ -6,10 +6,11 @@ follow the released code, github.com/LeapLabTHU/ViTTT.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
@@ -19,15 +20,15 @@ from soft_vit.layers.mlp import ConvMlp, Mlp
 from soft_vit.models.base import (
     SingleBlock,
     StagedModel,
-    create_staged,
     drop_path_rates,
     imagenet_cfg,
     make_default_cfgs,
     pad_to_multiple,
+    register_models,
 )
-from soft_vit.models.mila import MILA
+from soft_vit.models.mila import MILA, rotations
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
 
 
@@ -139,7 +140,7 @@ class HViTTT(MILA):
     stem_class = ConvStem
     block_class = ViTTTBlock
     norm_class = nn.BatchNorm2d
-    rotations_name = "rope.rotations"
+    adapter = replace(MILA.adapter, computed=partial(rotations, name="rope.rotations"))
 
 
 VIT3_MODELS: dict[str, dict[str, Any]] = {
@@ -159,46 +160,5 @@ def _cfg(name: str) -> dict[str, Any]:
 
 default_cfgs = make_default_cfgs(VIT3_MODELS, _cfg)
 
-
-def _create_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(ViTTT, name, pretrained, VIT3_MODELS[name], feature_indices=3, **kwargs)
-
-
-def _create_h_vittt(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(HViTTT, name, pretrained, VIT3_MODELS[name], **kwargs)
-
-
-@register_model
-def vittt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3, tiny; keyword arguments of `ViTTT`."""
-    return _create_vittt("vittt_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vittt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3, small; keyword arguments of `ViTTT`."""
-    return _create_vittt("vittt_small", pretrained, **kwargs)
-
-
-@register_model
-def vittt_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3, base; keyword arguments of `ViTTT`."""
-    return _create_vittt("vittt_base", pretrained, **kwargs)
-
-
-@register_model
-def h_vittt_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3 as a pyramid, tiny; keyword arguments of `HViTTT`."""
-    return _create_h_vittt("h_vittt_tiny", pretrained, **kwargs)
-
-
-@register_model
-def h_vittt_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3 as a pyramid, small; keyword arguments of `HViTTT`."""
-    return _create_h_vittt("h_vittt_small", pretrained, **kwargs)
-
-
-@register_model
-def h_vittt_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """ViT3 as a pyramid, base; keyword arguments of `HViTTT`."""
-    return _create_h_vittt("h_vittt_base", pretrained, **kwargs)
+register_models(ViTTT, VIT3_MODELS, prefix="vittt", feature_indices=3)
+register_models(HViTTT, VIT3_MODELS, prefix="h_vittt")

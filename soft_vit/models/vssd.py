@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
-from soft_vit.layers.attention.base import Rotate, merge_heads, split_parts
+from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.layers.embed import conv_shortcut
 from soft_vit.layers.mlp import Mlp
@@ -24,14 +23,14 @@ from soft_vit.models.mila import ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["VSSD"]
 
 
 class VSSDSoftmaxAttention(Attention):
     """Softmax attention of the last stage, with the released names."""
 
-    cost: str = "N^2"
+    traits = Traits("N^2")
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
         super().__init__(dim, num_heads)
@@ -143,30 +142,4 @@ default_cfgs = base.make_default_cfgs(
     VSSD_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
 )
 
-
-def _create_vssd(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return base.create_staged(VSSD, name, pretrained, VSSD_MODELS[name], **kwargs)
-
-
-@register_model
-def vssd_micro(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """VSSD, micro; keyword arguments of `VSSD`."""
-    return _create_vssd("vssd_micro", pretrained, **kwargs)
-
-
-@register_model
-def vssd_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """VSSD, tiny; keyword arguments of `VSSD`."""
-    return _create_vssd("vssd_tiny", pretrained, **kwargs)
-
-
-@register_model
-def vssd_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """VSSD, small; keyword arguments of `VSSD`."""
-    return _create_vssd("vssd_small", pretrained, **kwargs)
-
-
-@register_model
-def vssd_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """VSSD, base; keyword arguments of `VSSD`."""
-    return _create_vssd("vssd_base", pretrained, **kwargs)
+base.register_models(VSSD, VSSD_MODELS)

@@ -11,16 +11,15 @@ from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
-from timm.models import register_model
 from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
 from soft_vit.models import base
-from soft_vit.models.base import StagedModel, create_staged, drop_path_rates, imagenet_cfg, make_default_cfgs
+from soft_vit.models.base import StagedModel, drop_path_rates, imagenet_cfg, make_default_cfgs, register_models
 from soft_vit.ops.layout import Layout
 
-# `register_model` adds the entrypoints.
+# `register_models` adds the entrypoints.
 __all__ = ["WeightFormer"]
 
 
@@ -115,24 +114,4 @@ def _cfg(name: str) -> dict[str, Any]:
 
 default_cfgs = make_default_cfgs(WEIGHTFORMER_MODELS, _cfg)
 
-
-def _create_wfm(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-    return create_staged(WeightFormer, name, pretrained, WEIGHTFORMER_MODELS[name], feature_indices=3, **kwargs)
-
-
-@register_model
-def wfm_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """WeightFormer, tiny; keyword arguments of `WeightFormer`."""
-    return _create_wfm("wfm_tiny", pretrained, **kwargs)
-
-
-@register_model
-def wfm_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """WeightFormer, small; keyword arguments of `WeightFormer`."""
-    return _create_wfm("wfm_small", pretrained, **kwargs)
-
-
-@register_model
-def wfm_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    """WeightFormer, base: small on images of 448 pixels; keyword arguments of `WeightFormer`."""
-    return _create_wfm("wfm_base", pretrained, **kwargs)
+register_models(WeightFormer, WEIGHTFORMER_MODELS, feature_indices=3)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from soft_vit.ops.layout import WHOLE, Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 
@@ -43,7 +44,7 @@ def gaussian_attention(
     """Return `S v`, `S = exp(-||q_i - q_j||^2 / 2)`, in v's dtype; q `[..., N, D]`, v and the result `[..., N, Dv]`.
 
     normalize: return `D S D v` with `D = diag(rowsum(S))^(-1/2)` (arXiv 2207.03341, Sec. 3).
-    mask: bool, broadcast to `[..., N, N]`, True for keys that count.
+    mask: bool, broadcast to `[..., N, N]`, True for valid keys.
     k: keys `[..., M, D]` of values `[..., M, Dv]`, without normalize; by default q.
     """
     with full_precision(q):
@@ -59,3 +60,11 @@ def gaussian_attention(
         if mask is not None:
             scale = scale.masked_fill(~mask.mT, 0)
         return (scale * (kernel @ (scale * v))).to(dtype)
+
+
+def scaled_gaussian_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout = WHOLE, normalize: bool = False
+) -> Tensor:
+    """Return `gaussian_attention` of q and k `[B, H, N, D]` over `D^(1/4)`; where k is q, the kernel is symmetric."""
+    scale = q.shape[-1] ** -0.25
+    return gaussian_attention(q * scale, v, normalize, layout.key_mask, None if k is q else k * scale)

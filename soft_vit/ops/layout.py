@@ -4,7 +4,8 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows 
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,28 @@ def as_map(feat_size: FeatSize) -> tuple[int, int]:
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def fill_masked(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
+def window(side: int, sequence: bool) -> tuple[int, int]:
+    """Return the size of a window with this side on a map, or with this length along a sequence."""
+    return side, 1 if sequence else side
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Split tokens `[B, N, C]` into those of every head, `[B, H, N, C / H]`."""
+    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
+
+
+def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
+    # Not unbind of one permuted tensor, whose gradient is copied twice.
+    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Tensor:
     """Return tokens `[B, H, N, D]` with fill where token_mask `[B, 1, N, 1]` is False."""
     return x if token_mask is None else x.masked_fill(~token_mask, fill)
 
@@ -31,7 +53,9 @@ class Layout(NamedTuple):
     feat_size: tuple[int, int]
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
-    """Bool `[B, P + N]`, True where a token counts; None if all do."""
+    """Bool `[B, P + N]`, True for valid tokens; None if all are."""
+    sequence: bool = False
+    """Whether the map of one column is a sequence."""
 
     @property
     def key_mask(self) -> Tensor | None:
@@ -59,29 +83,58 @@ class Layout(NamedTuple):
         # Not F.pad: the memory format of its gradient differs from what graphs of symbolic sizes expect.
         return torch.cat([x.new_zeros(*x.shape[:-2], self.num_prefix_tokens, x.shape[-1]), x], dim=-2)
 
-    def keep(self, x: Tensor, fill: float = 0.0) -> Tensor:
+    def zero_padded(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Return tokens `[B, H, P + N, D]` with fill for padding."""
-        return fill_masked(x, self.token_mask, fill)
+        return fill_padding(x, self.token_mask, fill)
 
     def num_tokens(self, x: Tensor) -> Tensor | int:
         """Count the tokens of x `[B, H, P + N, D]` without padding: an int, or `[B, 1, 1, 1]` of at least fp32."""
         return x.shape[2] if self.mask is None else self.mask.sum(1).to(wide_dtype(x))[:, None, None, None]
 
+    def positions(self, x: Tensor) -> Tensor:
+        """Number the tokens of x `[B, H, P + N, D]` without padding from 0: `[1 or B, 1, P + N, 1]`, at least fp32."""
+        if self.mask is None:
+            return torch.arange(x.shape[2], dtype=wide_dtype(x), device=x.device)[None, None, :, None]
+        return (self.mask.cumsum(1) - 1).clamp(min=0).to(wide_dtype(x))[:, None, :, None]
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """Return the softmax of each channel of x `[B, H, P + N, D]` over the tokens; zero for padding."""
+        return self.zero_padded(x, -math.inf).softmax(-2)
+
+    # Tokens of packed sequences are in chunks, whose sums and maxima are not yet those of a sequence; see `Packing`.
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return sums over tokens as they are."""
+        return x
+
+    def largest(self, x: Tensor) -> Tensor:
+        """Return maxima over tokens as they are."""
+        return x
+
+
+WHOLE = Layout((1, 1))
+"""The layout of tokens whose positions are of no interest, and none of which is padding."""
+
 
 def token_layout(
-    x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, no_mask: str
+    x: Tensor,
+    feat_size: FeatSize,
+    num_prefix_tokens: int,
+    mask: Tensor | None,
+    sequence: bool,
+    mask_refusal: str | None,
 ) -> Layout:
     """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,), not (Y, X). no_mask: why a mask is refused, as the end of a sentence, or
-    empty. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the shape of x and a
-    token that counts in each image.
+    sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
+    sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
+    shape of x and a valid token in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
-    if mask is not None and no_mask:
-        raise ValueError(f"key_padding_mask must be None: {no_mask}.")
-    layout = Layout(as_map(feat_size), num_prefix_tokens, mask)
+    if mask is not None and mask_refusal:
+        raise ValueError(f"key_padding_mask must be None: {mask_refusal}.")
+    layout = Layout(as_map(feat_size), num_prefix_tokens, mask, sequence)
     if torch.compiler.is_compiling():
         return layout
     (Y, X), P = layout.feat_size, num_prefix_tokens
@@ -92,36 +145,57 @@ def token_layout(
             f"tokens must have shape [B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}, "
             f"got {tuple(x.shape)}."
         )
-    if mask is not None:
-        if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
-            raise ValueError(
-                f"key_padding_mask must be torch.bool of shape {tuple(x.shape[:2])}, True where a token counts, "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}."
-            )
-        if not mask.any(1).all():
-            raise ValueError("key_padding_mask must have at least one True in each row.")
+    check_mask(mask, x.shape[:2])
     return layout
+
+
+def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
+    """Raise a ValueError unless a key_padding_mask is bool `[B, N]`, of this shape, with a True in each row."""
+    if mask is None:
+        return
+    if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
+        raise ValueError(
+            f"key_padding_mask must be torch.bool of shape {tuple(shape)}, True for valid tokens, "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    if not torch.compiler.is_compiling() and not mask.any(1).all():
+        raise ValueError("key_padding_mask must have at least one True in each row.")
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
+    """Raise a ValueError unless q, k and v have these dimensions, such as BHND, fit each other, and have one dtype."""
+    requirement, found = "", ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+    if not q.ndim == k.ndim == v.ndim == len(letters):
+        requirement = f"have shape [{', '.join(letters)}]"
+    elif not q.shape[:2] == k.shape[:2] == v.shape[:2] or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        requirement = "agree in batch, heads, tokens and channels"
+    elif 0 in k.shape[1:]:
+        requirement = "have at least one head, token and channel"
+    elif not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
+        requirement, found = "have one floating dtype", ", ".join(str(x.dtype) for x in (q, k, v))
+    if requirement:
+        raise ValueError(f"query, key and value must {requirement}, got {found}.")
 
 
 # timm's ViTs have at most a class token and four registers.
 MAX_PREFIX_TOKENS = 5
 
 
-def square_layout(x: Tensor, feat_size: tuple[int, int] | None, num_prefix_tokens: int | None) -> Layout:
-    """Return the layout of tokens x `[B, P + N, C]`: P prefix tokens, then a map.
+def grid_of_tokens(
+    count: int, grid: tuple[int, int] | Literal["square"], num_prefix_tokens: int | None
+) -> tuple[tuple[int, int], int]:
+    """Return the grid (Y, X) of P + N tokens, and P.
 
-    feat_size: the map; by default the largest square. num_prefix_tokens: P; by default the tokens that are not on the
-    map, at most 5. ValueError if the number of tokens does not fit.
+    grid: "square" stands for the largest square. num_prefix_tokens: P; by default the tokens that are not on the grid,
+    at most 5. ValueError if the number of tokens does not fit.
     """
-    tokens = int(x.shape[1])
-    if feat_size is None:
-        side = math.isqrt(max(0, tokens - (num_prefix_tokens or 0)))
-        feat_size = side, side
-    rest = tokens - feat_size[0] * feat_size[1]
+    if grid == "square":
+        grid = (math.isqrt(max(0, count - (num_prefix_tokens or 0))),) * 2
+    rest = count - grid[0] * grid[1]
     if not 0 <= rest <= MAX_PREFIX_TOKENS if num_prefix_tokens is None else rest != num_prefix_tokens:
         prefix = f"at most {MAX_PREFIX_TOKENS}" if num_prefix_tokens is None else num_prefix_tokens
         raise ValueError(
-            f"tokens must be a map of {feat_size[0]} x {feat_size[1]} and {prefix} prefix tokens, got {tokens}. Give "
-            f"attn_layer the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
+            f"tokens must be a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}. Give attn_layer "
+            f"the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
         )
-    return Layout(feat_size, rest)
+    return grid, rest

@@ -7,14 +7,15 @@ Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.layout import WHOLE, fill_padding
+from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.packed import AnyLayout
 
 # Below any sum of features of reasonable inputs; avoids 0 / 0 where features underflow.
 MIN_NORMALIZER = 1e-20
@@ -42,11 +43,23 @@ def relu_features(x: Tensor) -> Tensor:
     return at_least_float32(x).relu()
 
 
+Features = Literal["elu", "relu"]
+FEATURE_MAPS = {"elu": elu_features, "relu": relu_features}
+
+
+def feature_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHOLE, features: Features = "elu") -> Tensor:
+    """Return `linear_attention` of q and k before their features, by the name of these.
+
+    features: `elu` for `elu + 1`, or `relu` (EfficientViT, Cai et al. 2022, arXiv 2205.14756).
+    """
+    return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[check_choice("features", features, tuple(FEATURE_MAPS))])
+
+
 def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    layout: Layout | None = None,
+    layout: AnyLayout = WHOLE,
     eps: float = 0.0,
     phi: Callable[..., Tensor] = at_least_float32,
     phi_q: Callable[..., Tensor] | None = None,
@@ -62,22 +75,21 @@ def linear_attention(
     phi_q: phi of q, by default phi.
     positions: `[1 or B, 1, N, ...]`.
     """
-    dtype, mask = v.dtype, None if layout is None else layout.token_mask
+    dtype, phi_q = v.dtype, phi_q or phi
     at = () if positions is None else (positions,)
-    extra = eps and eps * (k.shape[2] if layout is None else layout.num_tokens(k))
-    phi_q = phi_q or phi
+    extra = eps and eps * layout.num_tokens(k)
 
     def state(k: Tensor, v: Tensor, mask: Tensor | None, *rest: Tensor) -> tuple[Tensor, Tensor]:
-        k = fill_masked(phi(k, *rest), mask)
-        return k.mT @ fill_masked(at_least_float32(v), mask), k.sum(2)[..., None]
+        k = fill_padding(phi(k, *rest), mask)
+        return k.mT @ fill_padding(at_least_float32(v), mask), k.sum(2)[..., None]
 
     def read(q: Tensor, *rest: Tensor) -> Tensor:
         *given, kv, k_sum = rest
         q = phi_q(q, *given)
         return (q @ kv * (q @ k_sum + extra).clamp(min=MIN_NORMALIZER).reciprocal()).to(dtype)
 
-    sums = sum_over_tokens(state, (k, v, mask, *at), tuple(weights))
-    return map_tokens(read, (q, *at), (*weights, *sums))
+    sums = sum_over_tokens(state, (k, v, layout.token_mask, *at), tuple(weights))
+    return map_tokens(read, (q, *at), (*weights, *map(layout.total, sums)))
 
 
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:

@@ -85,13 +85,7 @@ def phase_attention(
 
 
 def atrous_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    dilation: int,
-    dropout_p: float = 0.0,
-    fused: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dilation: int, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Return attention of each token to those at multiples of dilation from it, in y and in x.
 
@@ -138,7 +132,7 @@ def sparse_attention(
     if see_atrous is not None:
         atrous_scores = atrous_scores.masked_fill(~see_atrous, float("-inf"))
 
-    # One maximum for all parts. It is finite for every token that counts, because its own phase contains it.
+    # One maximum for all parts. It is finite for every valid token, because its own phase contains it.
     largest = torch.maximum(
         merge_tiles(local_scores.detach().amax(-1, keepdim=True), feat_size, reach, num_heads),
         merge_phases(atrous_scores.detach().amax(-1, keepdim=True), feat_size, dilation, num_heads),

@@ -1,7 +1,9 @@
 """Helpers of the operators: precision under autocast, named options, and whether operations are recorded."""
 
+import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from operator import index
+from typing import Literal, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,12 @@ def wide_dtype(x: Tensor) -> torch.dtype:
 def at_least_float32(x: Tensor) -> Tensor:
     """Return x in fp32 where it is bf16 or fp16, unchanged where it is fp32 or float64."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def bounded(x: Tensor, dtype: torch.dtype, width: int) -> Tensor:
+    """Cast x to a dtype, clamped so that width of its values have a finite sum, and a LayerNorm can square them."""
+    limit = min(torch.finfo(dtype).max, 1e16) / width
+    return x.clamp(-limit, limit).to(dtype)
 
 
 def full_precision(x: Tensor) -> AbstractContextManager:
@@ -42,6 +50,34 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
     return value
+
+
+def at_least(name: str, value: int, smallest: int = 1) -> int:
+    """Return an option; ValueError unless it is an integer of at least smallest."""
+    if not isinstance(value, SupportsIndex) or index(value) < smallest:
+        raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
+    return index(value)
+
+
+Scaled = Literal["products", "distances", None]
+"""Whether products or squared distances of queries and keys have a factor `D^(-1/2)`."""
+
+
+def rescaled(q: Tensor, k: Tensor, scale: float | None, scaled: Scaled) -> tuple[Tensor, Tensor]:
+    """Return q and k `[..., D]` with which the factor `D^(-1/2)` has the effect of scale, positive; None: as they are.
+
+    Without a factor, ValueError unless scale is None.
+    """
+    if scale is None:
+        return q, k
+    if scaled is None or not 0 < scale < math.inf:
+        requirement = "None, as the formula lacks a factor" if scaled is None else "positive"
+        raise ValueError(f"scale must be {requirement}, got {scale}.")
+    factor = scale * q.shape[-1] ** 0.5
+    if scaled == "products":
+        return q * factor, k
+    scaled_q = q * factor**0.5
+    return scaled_q, scaled_q if k is q else k * factor**0.5
 
 
 def in_transform() -> bool:

@@ -11,8 +11,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.chunked import by_heads
+from soft_vit.ops.landmarks import Landmarks, Limit, grid_limit, landmark_tokens
+from soft_vit.ops.layout import WHOLE, Layout
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 from soft_vit.ops.softmax import dot_product_attention
 
 PseudoInverse = Literal["iterative", "exact"]
@@ -41,14 +43,14 @@ def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
         return z.reshape(shape)
 
 
-def nystrom_attention(
+def attention_through_landmarks(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     q_landmarks: Tensor,
     k_landmarks: Tensor,
     exist: Tensor | None = None,
-    layout: Layout | None = None,
+    layout: Layout = WHOLE,
     inverse: PseudoInverse = "iterative",
     iters: int = 6,
     fused: bool = True,
@@ -58,13 +60,11 @@ def nystrom_attention(
     q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
     matrix and its inverse are at least fp32.
     exist: bool `[B, M]`, which landmarks exist; None if all do. layout: its mask says which tokens count.
-    inverse: `iterative` (the paper's) or `exact` (`torch.linalg.pinv`, by singular values: slow, for analysis).
-    fused: use torch's kernels, which do not store the N x M matrices.
+    inverse, iters, fused: see `nystrom_attention`.
     """
     check_choice("inverse", inverse, get_args(PseudoInverse))
-    key_mask = None if layout is None else layout.key_mask
     landmark_mask = None if exist is None else exist[:, None, None]
-    summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, key_mask, fused=fused)
+    summary = dot_product_attention(q_landmarks.to(v.dtype), k, v, layout.key_mask, fused=fused)
     with full_precision(q):
         q_landmarks, k_landmarks = at_least_float32(q_landmarks), at_least_float32(k_landmarks)
         scores = q_landmarks @ k_landmarks.mT * q.shape[-1] ** -0.5
@@ -78,3 +78,30 @@ def nystrom_attention(
         z = torch.linalg.pinv(a) if inverse == "exact" else iterative_pseudo_inverse(a, iters)
         summary = (z @ at_least_float32(summary)).to(v.dtype)
     return dot_product_attention(q, k_landmarks.to(v.dtype), summary, landmark_mask, fused=fused)
+
+
+@by_heads
+def nystrom_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    sr_ratio: int = 1,
+    max_landmarks: Limit = 7,
+    inverse: PseudoInverse = "iterative",
+    iters: int = 6,
+    landmarks: Landmarks = "grid",
+    fused: bool = True,
+) -> Tensor:
+    """Return `attention_through_landmarks` that are averages of q and of k; tensors `[B, H, P + N, D]`.
+
+    sr_ratio: side of the window that one landmark stands for. max_landmarks: the largest grid of them. landmarks: see
+    `landmark_tokens`.
+    inverse: `iterative` (iters steps of `iterative_pseudo_inverse`) or `exact` (`torch.linalg.pinv`, by singular
+        values: slow, for analysis).
+    fused: use torch's kernels, which do not store the N x M matrices.
+    """
+    limit = grid_limit("max_landmarks", max_landmarks, layout.sequence)
+    sr_ratio, iters = at_least("sr_ratio", sr_ratio), at_least("iters", iters, 0)
+    (of_queries, exist), (of_keys, _) = (landmark_tokens(x, layout, sr_ratio, limit, landmarks) for x in (q, k))
+    return attention_through_landmarks(q, k, v, of_queries, of_keys, exist, layout, inverse, iters, fused)

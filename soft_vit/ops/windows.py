@@ -146,13 +146,7 @@ def window_attention(
 
 
 def local_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Layout,
-    kernel_size: int,
-    dropout_p: float = 0.0,
-    fused: bool = True,
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel_size: int, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
     """Return attention of each token to the kernel_size x kernel_size tokens around it, cut at the edges of the map.
 

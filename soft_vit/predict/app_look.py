@@ -15,7 +15,7 @@ import timm
 import torch
 from huggingface_hub import try_to_load_from_cache
 from PIL import Image
-from timm.data import create_transform, resolve_model_data_config
+from timm.data import create_transform
 from timm.models import get_pretrained_cfg
 from torch import Tensor
 
@@ -119,8 +119,8 @@ def load_choice(choice: Choice) -> TimmPredictor:
         predictor = TimmPredictor(choice.name, checkpoint=choice.checkpoint, pretrained=choice.pretrained)
         if choice.swapped:
             swap_attention(predictor.model, choice.swapped)
-    config = resolve_model_data_config(predictor.model)
-    predictor.transform = create_transform(**{**config, "crop_pct": 1.0, "crop_mode": "center"}, is_training=False)
+    whole = {**predictor.data, "crop_pct": 1.0, "crop_mode": "center"}
+    predictor.transform = create_transform(**whole, is_training=False)
     return predictor
 
 

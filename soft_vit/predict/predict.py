@@ -66,14 +66,16 @@ def predict_files(
     *,
     draw: bool = True,
     batch_size: int = 8,
+    bits: int | None = None,
     source: dict[str, Any] | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Outcome:
     """Predict for images; write `predictions.json` and a drawing of each image into a folder.
 
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
-    label maps are always written. source: entries about the model for the JSON file. say: receives a line about each
-    image.
+    label maps are always written. bits: of the values in images of 16 bits, see `soft_vit.data.images.to_rgb`; by
+    default those of the predictor's test data. source: entries about the model for the JSON file. say: receives a line
+    about each image.
 
     Images that cannot be read and images for which the model raises are listed as failed, and the run continues. After
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
@@ -85,12 +87,13 @@ def predict_files(
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
+    bits = getattr(predictor, "bits", None) if bits is None else bits
     results = {"task": None, **(source or {}), "notes": predictor.notes, "images": [], "failed": []}
     outcome = Outcome(out, len(inputs), results)
     taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
     try:
         for start in range(0, len(inputs), batch_size):
-            for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size]):
+            for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size], bits):
                 entry: dict[str, Any] = {"image": printable(item.source)}
                 if isinstance(found, Exception):
                     entry["reason"] = one_line(found)
@@ -113,14 +116,14 @@ def predict_files(
 
 
 def _predict_batch(
-    predictor: Predictor, batch: Sequence[Input]
+    predictor: Predictor, batch: Sequence[Input], bits: int | None
 ) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
     """Return each input with its image, and its result or the error instead of it."""
     images: dict[Input, Image.Image] = {}
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = decode_image(item.read())
+            images[item] = decode_image(item.read(), bits=bits)
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.

@@ -12,28 +12,30 @@ from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, FUNCTIONS, MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from PIL import Image
-from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, resolve_model_data_config
-from torch import Tensor, nn
+from timm.data import ImageNetInfo, create_transform
+from torch import Tensor
 from torchvision.transforms.v2.functional import pil_to_tensor
 
+from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.config import resolve, type_name
-from soft_vit.engine.data.views import set_view, shown_datasets, view_of_config
+from soft_vit.engine.data.views import data_config, set_view, shown_datasets, view_of_config
 from soft_vit.engine.hooks.weights import fit_image_size
-from soft_vit.engine.models.notes import cfg_of_config, model_options
-from soft_vit.engine.models.timm_model import create_timm_model
-from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine.models.notes import cfg_of_config
+from soft_vit.engine.models.timm_model import create_timm_model, timm_network
+from soft_vit.models.base import require_known
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
 from soft_vit.probe.load import require_device
-from soft_vit.weights.load import describe_mismatch, fit_weights, parameter_names
-from soft_vit.weights.read import notes_of, trained_notes, unwrap_state_dict
+from soft_vit.weights.load import load_into, model_of_file
+from soft_vit.weights.read import load_weights
+from soft_vit.weights.spec import ModelSpec
 
 
 class TimmPredictor:
     """A timm model by name, which resizes, crops and normalises images as timm does for it.
 
-    checkpoint: a file of weights, which decide the number of classes; the input size, normalisation, class names and
-    model options that it notes (see `trained_notes`) override the model's own. pretrained: without a checkpoint, load
+    checkpoint: a file of weights, which decide the number of classes; what it notes, such as the input size, the
+    normalisation and options, overrides the model's own, see `ModelSpec`. pretrained: without a checkpoint, load
     the published weights; False keeps random ones. img_size: side of the images in pixels. topk: classes reported for
     an image.
 
@@ -55,60 +57,35 @@ class TimmPredictor:
         self.topk = topk
         self.device = torch.device(device)
         self.notes: list[str] = []
-        content, cfg, options, several = {}, {}, {}, False
-        if checkpoint is not None:
-            content = load_checkpoint_file(checkpoint)
-            noted = trained_notes(content, checkpoint)
-            several = noted.training.get("labels of an image") == "several"
-            cfg, options = dict(noted.cfg), model_options({"model": noted.options})
-            # The input size decides it.
-            options.pop("img_size", None)
-        if img_size is not None:
-            cfg["input_size"] = (3, img_size, img_size)
-        self.model = create_timm_model(name, pretrained and checkpoint is None, **options).eval()
-        if "input_size" in cfg:
-            fit_image_size(self.model, cfg["input_size"][1:])
-        # load_export_model reads it too.
-        self.model.pretrained_cfg = {**getattr(self.model, "pretrained_cfg", {}), **cfg}
-        if checkpoint is not None:
-            missing = [what for key, what in (("input_size", "size"), ("mean", "normalisation")) if key not in cfg]
+        if checkpoint is None:
+            self.model = create_timm_model(name, pretrained)
+        else:
+            require_known(name)
+            weights = load_weights(checkpoint)
+            self.model, report = model_of_file(name, weights, "strict")
+            size_known = weights.spec.img_size or img_size or "input_size" in weights.spec.cfg
+            missing = ["size"] * (not size_known) + ["normalisation"] * ("mean" not in weights.spec.cfg)
             if missing:
                 what = " and ".join(missing)
                 self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
-            self.notes += _load_classifier(self.model, content, checkpoint)
+            self.notes += report.changes
         if not getattr(self.model, "num_classes", 0):
             raise ValueError(f"model must be a classifier, got {name}.")
-        self.transform = create_transform(**resolve_model_data_config(self.model), is_training=False)
-        self.names = _timm_class_names(self.model)
-        self.scores: Callable[[Tensor], Tensor] = torch.sigmoid if several else partial(torch.softmax, dim=-1)
+        self.spec = ModelSpec.of(self.model)
+        self.data = data_config(self.model.pretrained_cfg, img_size)
+        fit_image_size(self.model.eval(), self.data["input_size"][1:])
+        self.transform = create_transform(**self.data, is_training=False)
+        self.names = readable_names(self.spec.class_names(self.model.num_classes))
+        softmax = partial(torch.softmax, dim=-1)
+        self.scores: Callable[[Tensor], Tensor] = torch.sigmoid if self.spec.multi_label else softmax
         self.model.to(self.device)
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
-        """Return the result of each RGB image, of any size."""
-        batch = torch.stack([self.transform(image) for image in images]).to(self.device)
+        """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
+        batch = torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
         scores = self.scores(self.model(batch).float())
         return [ranked_classes(row, self.names, self.topk) for row in scores]
-
-
-def _load_classifier(model: nn.Module, content: dict[str, Any], source: str | Path) -> list[str]:
-    """Load weights and their number of classes, in place; return a sentence for each change of the weights."""
-    given, heads = unwrap_state_dict(content, str(source)), parameter_names(model, "classifier", ".weight")
-    if heads and heads[0] in given and len(given[heads[0]]) != model.num_classes:
-        model.reset_classifier(len(given[heads[0]]))
-    weights, sentences = fit_weights(given, model, str(source))
-    if any(head not in weights for head in heads):
-        raise ValueError(f"The weights must include a classification head, got {source}.")
-    model.load_state_dict(weights, strict=False)
-    return sentences
-
-
-def _timm_class_names(model: nn.Module) -> list[str]:
-    names = model.pretrained_cfg.get("label_names") or ()
-    if len(names) != model.num_classes:
-        subset = infer_imagenet_subset({"num_classes": model.num_classes})
-        names = ImageNetInfo(subset).label_names() if subset else ()
-    return readable_names(names)
 
 
 def readable_names(names: Sequence[Any]) -> list[str]:
@@ -148,10 +125,9 @@ class ConfigPredictor:
     ) -> None:
         self.score_thr = score_thr
         self.topk = topk
-        content = load_checkpoint_file(checkpoint)
-        notes = notes_of(content)
-        trained = notes.cfg.get("label_names", ())
-        cfg = resolve(config, options, tested=notes)
+        weights = load_weights(checkpoint)
+        self.spec = weights.spec
+        cfg = resolve(config, options, tested=weights.spec)
         init_default_scope(cfg.get("default_scope") or "mmengine")
         model = dict(cfg.model)
         if cfg.get("data_preprocessor") is not None:
@@ -162,15 +138,21 @@ class ConfigPredictor:
             model["pretrained"] = False
         self.model = MODELS.build(model)
         dataset = shown_datasets(cfg)[0]
+        self.bits: int | None = dataset.get("bits")
         # The pipeline for generated images of one size does not resize.
         if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
         # How its images are prepared, in timm's terms, as far as the config determines it.
-        self.image_cfg = cfg_of_config(cfg)
-        self.notes = self._load(content, checkpoint, img_size)
+        self.data = cfg_of_config(cfg)
+        network = timm_network(self.model)
+        if img_size is not None and network is None:
+            raise ValueError(f"img_size must be left out for other models than classifiers of timm, got {img_size}.")
+        if img_size is not None:
+            fit_image_size(network, img_size)
+        self.notes = load_into(self.model if network is None else network, weights, "strict").changes
         sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
         known = (source["classes"] for source in sources if source and source.get("classes"))
-        self.names = readable_names(trained or next(known, ()))
+        self.names = readable_names(weights.spec.label_names or next(known, ()))
         self.prepare = _preparation(dataset)
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
@@ -178,30 +160,13 @@ class ConfigPredictor:
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
-        """Return the result of each RGB image, of any size."""
-        prepared = [self.prepare(image) for image in images]
+        """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
+        prepared = [self.prepare(to_rgb(image)) for image in images]
         # In a batch of several sizes, padding would change what attention sees of an image.
         equal = len({sample["inputs"].shape for sample in prepared}) == 1
         batches = [prepared] if equal else [[sample] for sample in prepared]
         found = [sample for batch in batches for sample in self.model.test_step(self.collate(batch))]
         return [result_of(sample, self.names, self.score_thr, self.topk) for sample in found]
-
-    def _load(self, content: dict[str, Any], source: str | Path, img_size: int | None) -> list[str]:
-        """Load weights that must all fit; return a sentence for each change of them."""
-        classifier = getattr(self.model, "model", None)
-        if hasattr(classifier, "pretrained_cfg"):
-            if img_size is not None:
-                fit_image_size(classifier, img_size)
-            # The weights may have names of the released code, or parameters of another grid.
-            given, sentences = fit_weights(content, classifier, str(source))
-        elif img_size is None:
-            given, sentences = unwrap_state_dict(content, str(source)), []
-        else:
-            raise ValueError(f"img_size must be left out for other models than classifiers of timm, got {img_size}.")
-        if mismatch := describe_mismatch(self.model.state_dict(), given):
-            raise ValueError(f"The config must be that of the weights in {source}: {mismatch}.")
-        self.model.load_state_dict(given, strict=False)
-        return sentences
 
 
 def _preparation(dataset: dict[str, Any]) -> Callable[[Image.Image], dict[str, Any]]:

@@ -3,21 +3,21 @@
 import hashlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
-from timm.models import resolve_pretrained_cfg
 from torch import nn
 
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import Entry, Metric, add_entry
-from soft_vit.weights.load import fit_weights, options_of_inference
+from soft_vit.weights.load import load_into, parameter_names
 from soft_vit.weights.model_card import model_card
-from soft_vit.weights.read import Notes
+from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.save import TrainedFile, WeightsChoice, read_trained_file, safetensors_bytes
+from soft_vit.weights.spec import ModelSpec
 
 # Digits of the digest in a file's name, as many as OpenMMLab uses.
 DIGITS = 8
@@ -68,10 +68,13 @@ def publish(
             raise ValueError(f"{name} must be {meaning}, got {given!r}.")
     file = read_trained_file(source, weights, model)
     cfg = _pretrained_cfg(file, mean, std)
-    options = {**options_of_inference(file.notes), "img_size": cfg["input_size"][1:]}
-    arguments = {**options, "num_classes": cfg["num_classes"], "in_chans": cfg["input_size"][0]}
-    network = _fitted(file, cfg, arguments)
-    data = safetensors_bytes(network.state_dict(), Notes(file.model, options, cfg))
+    size, (channels, *sides) = {"num_classes": cfg["num_classes"]}, cfg["input_size"]
+    options = {**file.spec.arguments({}), **size, "img_size": tuple(sides), "in_chans": channels}
+    network = timm.create_model(file.model, **options, pretrained_cfg_overlay=dict(cfg)).eval()
+    own = NotedWeights(file.weights, file.spec, str(source))
+    if changes := load_into(network, own, "strict").changes:
+        raise ValueError(f"The weights must fit {file.model} unchanged. {changes[0]}")
+    data = safetensors_bytes(network.state_dict(), ModelSpec(file.model, options, cfg))
     digest = hashlib.sha256(data).hexdigest()
     entry = Entry(
         model=file.model,
@@ -88,18 +91,18 @@ def publish(
     )
     parameters = sum(value.numel() for value in network.parameters())
     chosen = {"ema": [("weights", "moving average")], "plain": [("weights", "plain")]}.get(file.chosen or "", [])
-    facts = [*chosen, *file.notes.training.items()]
+    facts = [*chosen, *file.spec.training.items()]
 
     out_dir = Path(out_dir)
     path, card_path, index = out_dir / entry.file, out_dir / f"{entry.name}.md", out_dir / "index.json"
     write_atomically(path, data)
-    write_atomically(card_path, model_card(entry, parameters, facts, arguments).encode())
+    write_atomically(card_path, model_card(entry, parameters, facts, options).encode())
     sentences = [f"Written: {path} ({len(data) / 1e6:.1f} MB), {card_path}, and {entry.name} in {index}."]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(hf_dir or temporary)
         if hf_dir is not None or repo is not None:
-            card = model_card(entry, parameters, facts, arguments, repo or "OWNER/NAME")
-            _save_folder(network, entry, arguments, card, folder)
+            card = model_card(entry, parameters, facts, options, repo or "OWNER/NAME")
+            _save_folder(network, entry, options, card, folder)
         if hf_dir is not None:
             call = f'timm.create_model("local-dir:{hf_dir}", pretrained=True)'
             sentences.append(f"Written: {hf_dir}, which {call} reads after `import soft_vit`.")
@@ -116,34 +119,22 @@ def _pretrained_cfg(
     file: TrainedFile, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return timm's pretrained configuration of the weights: classes, size of the images and their normalisation."""
-    usual = resolve_pretrained_cfg(file.model)
-    head = file.weights.get(f"{usual.classifier}.weight")
+    usual: dict[str, Any] = cast(Any, file.network).pretrained_cfg
+    head = next((file.weights.get(name) for name in parameter_names(file.network, "classifier", ".weight")), None)
     if head is None:
         raise ValueError("The weights must have a head; tools/weights/convert_checkpoint.py converts a backbone.")
-    channels = file.weights[f"{usual.first_conv}.weight"].shape[1]
-    size = file.notes.img_size() or file.notes.cfg.get("input_size", usual.input_size)[1:]
+    channels = file.weights[parameter_names(file.network, "first_conv", ".weight")[0]].shape[1]
+    size = file.spec.img_size or file.spec.cfg.get("input_size", usual["input_size"])[1:]
     given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
-    cfg = {**file.notes.cfg, **given, "num_classes": head.shape[0], "input_size": (channels, *size)}
-    if usual.pool_size is not None:
-        stride = usual.input_size[1] // usual.pool_size[0]
+    cfg = {**file.spec.cfg, **given, "num_classes": head.shape[0], "input_size": (channels, *size)}
+    if usual["pool_size"] is not None:
+        stride = usual["input_size"][1] // usual["pool_size"][0]
         cfg["pool_size"] = tuple(-(-side // stride) for side in size)
     for key in ("mean", "std"):
         values = cfg.get(key, ())
         if len(values) != channels or not all(0 <= value <= 1 for value in values) or (key == "std" and 0 in values):
             raise ValueError(f"--mean and --std must be {channels} values in [0, 1] each, got {key} {list(values)}.")
-    if len(cfg.get("label_names", ())) != head.shape[0]:
-        cfg.pop("label_names", None)
     return cfg
-
-
-def _fitted(file: TrainedFile, cfg: Mapping[str, Any], arguments: Mapping[str, Any]) -> nn.Module:
-    """Return the model with exactly these weights, on the CPU in eval mode."""
-    network = timm.create_model(file.model, **arguments, pretrained_cfg_overlay=dict(cfg))
-    weights, changes = fit_weights(file.weights, network)
-    if changes:
-        raise ValueError(f"The weights must fit {file.model} unchanged. {changes[0]}")
-    network.load_state_dict(weights)
-    return network.eval()
 
 
 def _save_folder(model: nn.Module, entry: Entry, arguments: dict[str, Any], card: str, folder: Path) -> None:

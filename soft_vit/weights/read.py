@@ -1,14 +1,13 @@
-"""Read weights and notes about their model from files, without executing anything in them."""
+"""Read weights and the record of their model from files, without executing anything in them."""
 
 import argparse
 import contextlib
 import json
-import math
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.index import ENTRIES
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 try:
     from numpy._core import multiarray
@@ -29,8 +29,6 @@ AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Keys of averaged weights in the checkpoints of training programs."""
 PLAIN_KEYS = ("state_dict", "model")
 """Keys of plain weights there."""
-NOTES_KEY = "timm_model"
-"""Key of the notes in the `meta` of a checkpoint."""
 
 
 class LeftOut:
@@ -89,69 +87,24 @@ def allow_classes(methods: Mapping[type, Sequence[str]]) -> None:
     torch.serialization.add_safe_globals([*methods, *ALLOWED])
 
 
-# Of noted sizes, to which position embeddings are resampled.
-MAX_SIDE = 1 << 14
-
-
-def _are_numbers(values: Any, above: float) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(x, int | float) and above < x < math.inf for x in values)
-
-
-def _are_sides(values: Any) -> bool:
-    return _are_numbers(values, 0) and all(type(x) is int and x <= MAX_SIDE for x in values)
-
-
-# Entries of timm's configuration that notes may hold, and which values timm can use.
-USABLE: dict[str, Callable[[Any], bool]] = {
-    "input_size": lambda x: _are_sides(x) and len(x) == 3,
-    "mean": lambda x: _are_numbers(x, -math.inf),
-    "std": lambda x: _are_numbers(x, 0),
-    "crop_pct": lambda x: _are_numbers([x], 0.01),
-    "crop_mode": lambda x: x in ("center", "squash", "border"),
-    "interpolation": lambda x: x in ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"),
-    "label_names": lambda x: isinstance(x, list | tuple) and all(isinstance(name, str) for name in x),
-}
-IMAGE_KEYS = tuple(USABLE)
-
-
-@dataclass(frozen=True)
-class Notes:
-    """A file's notes about the model of its weights.
-
-    model: its timm name. options: arguments of `timm.create_model`. cfg: entries of its pretrained configuration;
-    mean and std are of RGB values in [0, 1]. training: facts for a model card.
-    """
-
-    model: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    cfg: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the notes as plain values, for `meta[NOTES_KEY]` or JSON."""
-        return {key: value for key, value in asdict(self).items() if value}
-
-    def img_size(self) -> tuple[int, int] | None:
-        """Return the height and width of the model's images, or None if they are not noted."""
-        size = self.options.get("img_size")
-        sides = tuple(size) if isinstance(size, list | tuple) else (size, size)
-        return (sides[0], sides[1]) if len(sides) == 2 and _are_sides(sides) else None
-
-
 class NotedWeights(dict[str, Tensor]):
-    """Tensors by name, with the notes of their file."""
+    """Tensors by name, with the record of their model and a name for messages."""
 
-    def __init__(self, weights: Mapping[str, Tensor], notes: Notes) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], spec: ModelSpec, source: str = "the checkpoint") -> None:
         super().__init__(weights)
-        self.notes = notes
+        self.spec = spec
+        self.source = source
 
 
 def load_weights(path: str | Path) -> NotedWeights:
     """Return the state dict in a file of safetensors or a torch checkpoint (EMA weights first), on the CPU.
 
-    Raises what `read_checkpoint_file` raises, and ValueError for a file without a state dict.
+    The record of a file whose digest is in the index is that of the index. Raises what `read_checkpoint_file` raises,
+    and ValueError for a file without a state dict.
     """
-    return unwrap_state_dict(read_checkpoint_file(path), str(path))
+    weights = unwrap_state_dict(read_checkpoint_file(path), str(path))
+    weights.spec = recorded_spec(path) or weights.spec
+    return weights
 
 
 def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
@@ -176,8 +129,10 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
-    """Return the tensors by name inside a loaded checkpoint, with its notes; ValueError without tensors."""
-    notes = content.notes if isinstance(content, NotedWeights) else notes_of(content)
+    """Return the tensors by name inside a loaded checkpoint, with its record; ValueError without tensors."""
+    if isinstance(content, NotedWeights):
+        return content
+    spec = spec_of(content)
     if isinstance(content, Mapping):
         for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
             if isinstance(content.get(key), Mapping):
@@ -187,18 +142,19 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
     if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
-    # Models of this package note their image size in the metadata that torch saves with a state dict.
+    # Models of this package note their options in the metadata that torch saves with a state dict.
     noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
-    notes = replace(notes, options={**noted, **notes.options})
-    return NotedWeights(clean_state_dict(weights), notes)
+    return NotedWeights(clean_state_dict(weights), replace(spec, options={**noted, **spec.options}), source)
 
 
-def notes_of(content: Any) -> Notes:
-    """Return the notes in a loaded checkpoint, without values that are not plain, or that timm cannot use.
+def spec_of(content: Any) -> ModelSpec:
+    """Return the record in a loaded checkpoint, see `ModelSpec.from_dict`.
 
     In files of other programs, the model is read from `arch` or `args` (training scripts of timm and the released
     code), and the class names from MMEngine's `meta`.
     """
+    if isinstance(content, NotedWeights):
+        return content.spec
     content = _mapping(content)
     meta = _mapping(content.get("meta"))
     found = meta.get(NOTES_KEY)
@@ -209,36 +165,16 @@ def notes_of(content: Any) -> Notes:
             "options": getattr(args, "model_kwargs", None),
             "cfg": {"label_names": _mapping(meta.get("dataset_meta")).get("classes")},
         }
-    model, noted = found.get("model"), _mapping(found.get("cfg"))
-    cfg = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, is_usable in USABLE.items()
-        if is_usable(value := noted.get(key))
-    }
-    return Notes(
-        model if isinstance(model, str) else None,
-        {key: value for key, value in _mapping(found.get("options")).items() if _is_plain(value)},
-        cfg,
-        {key: value for key, value in _mapping(found.get("training")).items() if isinstance(value, str)},
-    )
+    return ModelSpec.from_dict(found)
 
 
-def trained_notes(content: Mapping[str, Any], path: str | Path) -> Notes:
-    """Return the notes about the weights in a file: from the index if its digest is recorded, otherwise from the file.
-
-    content: of the file, already read.
-    """
+def recorded_spec(path: str | Path) -> ModelSpec | None:
+    """Return the record of a file whose digest is in the index, with the defaults of its family; None for others."""
     path = Path(path).expanduser()
-    size = path.stat().st_size
-    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, size)]
+    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, path.stat().st_size)]
     digest = sha256_of(path) if alike else None
     entry = next((entry for entry in alike if entry.sha256 == digest), None)
-    if entry is None:
-        return notes_of(content)
-    # Includes the defaults of the family.
-    cfg = resolve_pretrained_cfg(entry.name).to_dict()
-    known = {key: cfg[key] for key in IMAGE_KEYS if cfg.get(key) is not None}
-    return Notes(entry.model, entry.options, known)
+    return None if entry is None else ModelSpec.of_cfg(resolve_pretrained_cfg(entry.name), entry.options)
 
 
 def first_not_finite(content: Any, name: str = "") -> str | None:
@@ -295,10 +231,3 @@ def _reason(error: Exception) -> str:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text, True, False, None, or a list of these."""
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, bool | int | float | str)

@@ -16,17 +16,17 @@ from soft_vit.version import __version__
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import ENTRIES
-from soft_vit.weights.load import fit_weights, options_of_inference, require_classifier
+from soft_vit.weights.load import complete_spec, fit, require_classifier
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
-    NOTES_KEY,
     PLAIN_KEYS,
     NotedWeights,
-    Notes,
     read_checkpoint_file,
-    trained_notes,
+    recorded_spec,
+    spec_of,
     unwrap_state_dict,
 )
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 LAYOUTS = ("released", "mmengine", "timm", "safetensors")
 """The layouts of files of weights."""
@@ -37,15 +37,15 @@ WeightsChoice = Literal["ema", "plain"]
 
 @dataclass(frozen=True)
 class TrainedFile:
-    """The weights of one model in a file, with its notes.
+    """The weights of one model in a file, with its record.
 
-    weights: under the names of network, in the order of the file. network: the model `notes.model` on the meta device.
+    weights: under the names of network, in the order of the file. network: the model of spec on the meta device.
     layout: one of `LAYOUTS`. chosen: the set of weights that was taken, None if the file has only one. dropped: keys of
     the file's other contents.
     """
 
     weights: dict[str, Tensor]
-    notes: Notes
+    spec: ModelSpec
     network: nn.Module
     layout: str
     chosen: WeightsChoice | None = None
@@ -54,7 +54,7 @@ class TrainedFile:
     @property
     def model(self) -> str:
         """Return the timm name of the model."""
-        return str(self.notes.model)
+        return str(self.spec.model)
 
 
 def convert(
@@ -83,8 +83,8 @@ def convert(
         sentences.append(f"It has two sets; the {'averaged' if file.chosen == 'ema' else 'plain'} ones were taken.")
     if file.dropped:
         sentences.append(f"Left out: {', '.join(file.dropped)}.")
-    if layout in ("released", "timm") and file.notes.options:
-        options = ", ".join(f"{key}={value!r}" for key, value in file.notes.options.items())
+    if layout in ("released", "timm") and file.spec.options:
+        options = ", ".join(f"{key}={value!r}" for key, value in file.spec.options.items())
         sentences.append(f"This layout cannot hold the options of the model: create it with {options}.")
     return [*sentences, f"Written: {target} ({layout}, {target.stat().st_size / 1e6:.1f} MB)."]
 
@@ -102,38 +102,40 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, given = _choose(content, of_mmengine, weights, path)
-    require_classifier(given, str(path))
-    notes = trained_notes(content, path)
+    given.source = str(path)
+    require_classifier(given)
+    spec = recorded_spec(path) or spec_of(content)
     # The metadata of the state dict has the image size.
-    notes = replace(notes, options={**given.notes.options, **notes.options})
-    if notes.model and timm.is_model(notes.model) and model not in (None, notes.model):
-        raise ValueError(f"model must be {notes.model}, which {path} notes, got {model}.")
-    noted = NotedWeights(given, replace(notes, model=model or _noted_model(notes, path)))
-    network = _network(noted)
-    fit_weights(noted, network, str(path))
-    own = cast(Any, network).own_state_dict(noted) if hasattr(network, "own_state_dict") else dict(noted)
+    spec = replace(spec, options={**given.spec.options, **spec.options})
+    if spec.model and timm.is_model(spec.model) and model not in (None, spec.model):
+        raise ValueError(f"model must be {spec.model}, which {path} notes, got {model}.")
+    given.spec = replace(spec, model=model or _noted_model(spec, path))
+    given.spec = complete_spec(given)
+    network = _network(given)
+    fit(given, network)
+    own = cast(Any, network).from_released(given) if hasattr(network, "from_released") else dict(given)
     released = any(own.get(name) is not value for name, value in given.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # Safetensors files and bare state dicts hold weights alone.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
     dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
-    return TrainedFile(own, noted.notes, network, layout, chosen, dropped)
+    return TrainedFile(own, given.spec, network, layout, chosen, dropped)
 
 
 def written(file: TrainedFile, layout: str) -> bytes:
     """Return the bytes of a file in a layout; ValueError for weights that have no names in the released layout."""
     if layout == "safetensors":
-        return safetensors_bytes(file.weights, file.notes)
+        return safetensors_bytes(file.weights, file.spec)
     content: Mapping[str, Any] = file.weights
     network: Any = file.network
     if layout == "released":
-        if not hasattr(network, "released_state_dict"):
+        if not hasattr(network, "to_released"):
             raise ValueError(f"layout must not be 'released' for {file.model}, whose weights were never released.")
         key = getattr(network, "released_key", "model")
-        content = {"arch": file.model, key: network.released_state_dict(file.weights)}
+        content = {"arch": file.model, key: network.to_released(file.weights)}
     elif layout == "mmengine":
-        meta: dict[str, Any] = {"soft_vit_version": __version__, NOTES_KEY: file.notes.to_dict()}
-        if classes := file.notes.cfg.get("label_names"):
+        meta: dict[str, Any] = {"soft_vit_version": __version__, NOTES_KEY: file.spec.to_dict()}
+        if classes := file.spec.label_names:
             meta["dataset_meta"] = {"classes": classes}
         content = {"meta": meta, "state_dict": file.weights}
     buffer = io.BytesIO()
@@ -141,12 +143,12 @@ def written(file: TrainedFile, layout: str) -> bytes:
     return buffer.getvalue()
 
 
-def safetensors_bytes(weights: Mapping[str, Tensor], notes: Notes | None = None) -> bytes:
-    """Return weights as safetensors, with notes in the metadata; equal weights and notes give equal bytes."""
+def safetensors_bytes(weights: Mapping[str, Tensor], spec: ModelSpec | None = None) -> bytes:
+    """Return weights as safetensors, with their record in the metadata; equal weights and records give equal bytes."""
     data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
     # The library writes metadata in random order, so the header and its length are written here.
     size = int.from_bytes(data[:8], "little")
-    noted = {} if notes is None or notes.model is None else notes.to_dict()
+    noted = {} if spec is None or spec.model is None else spec.to_dict()
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in noted.items()}
     header = json.dumps(
         {"__metadata__": {"format": "pt", **texts}, **json.loads(data[8 : 8 + size])}, separators=(",", ":")
@@ -180,10 +182,10 @@ def _choose(
     return choice if both else None, unwrap_state_dict(found[choice], str(path))
 
 
-def _noted_model(notes: Notes, path: str | Path) -> str:
+def _noted_model(spec: ModelSpec, path: str | Path) -> str:
     """Return the model that a file notes, or for which its file name is recorded; ValueError without one."""
-    if notes.model and timm.is_model(notes.model):
-        return notes.model
+    if spec.model and timm.is_model(spec.model):
+        return spec.model
     for entry in ENTRIES.values():
         if entry.file == Path(path).name:
             return entry.model
@@ -191,9 +193,8 @@ def _noted_model(notes: Notes, path: str | Path) -> str:
 
 
 def _network(noted: NotedWeights) -> nn.Module:
-    """Return the noted model, with the noted options, on the meta device."""
-    options = {"img_size": noted.notes.img_size(), **options_of_inference(noted.notes)}
+    """Return the recorded model on the meta device."""
     try:
-        return timm.create_model(str(noted.notes.model), device="meta", **options)
+        return timm.create_model(str(noted.spec.model), device="meta", **noted.spec.arguments({}))
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{noted.notes.model} cannot be made with the options of the file: {error}.") from error
+        raise ValueError(f"{noted.spec.model} cannot be made with the options of the file: {error}.") from error

@@ -13,9 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.timer import log_log_slope
-from soft_vit.layers.attention.performer import orthogonal_random_features
-from soft_vit.layers.attention.reformer import angular_buckets
-from soft_vit.layers.attention.vq import nearest_codes, vq_attention
 from soft_vit.ops import eigh_inverse, gaussian_kernel, newton_inverse, self_gaussian_kernel, soft_attention
 from soft_vit.ops.flops import flop_counter
 from soft_vit.ops.layout import Layout
@@ -27,6 +24,9 @@ from soft_vit.ops.linear import (
     linear_attention_step,
     relu_features,
 )
+from soft_vit.ops.performer import orthogonal_random_features
+from soft_vit.ops.reformer import angular_buckets
+from soft_vit.ops.vq import nearest_codes, vq_attention
 from soft_vit.probe.cost import peak_memory
 from soft_vit.probe.health import effective_rank
 from studies.claims.table import Finding, claim, named, seconds, verdict

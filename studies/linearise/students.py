@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -17,6 +17,7 @@ from soft_vit.linearise import Backbone, Linearisation, Plan, make_student, neig
 from soft_vit.linearise.train import relative_error
 from soft_vit.probe.health import measure_health
 from soft_vit.weights.files import write_atomically
+from soft_vit.weights.load import load_into
 from studies.gym.study import parse_kind
 from studies.gym.task import NOT_ASKED
 from studies.linearise.tasks import HELD_OUT, Task
@@ -73,7 +74,7 @@ def load_teacher(task: Task, path: Path) -> VisionTransformer:
         side = task.patch
         teacher.patch_embed.proj = nn.Conv2d(task.in_chans, 64, 2 * side, stride=side, padding=side // 2)
     if path.exists():
-        teacher.load_state_dict(load_file(path))
+        load_into(teacher, path)
         return teacher.eval()
     batches = [(side, count) for side, steps, count in task.plan for _ in range(steps)]
     optimizer = torch.optim.AdamW(teacher.parameters(), RATE, weight_decay=0.01)

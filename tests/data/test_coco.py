@@ -44,10 +44,9 @@ def read(tmp_path):
 def test_labels_are_contiguous_in_the_order_of_category_ids(read):
     objects = annotation(1), annotation(2, category_id=90), annotation(3, image_id=3, bbox=[0, 0, 33, 31])
     value = content(*objects)
-    # Two classes may have one name.
-    value["categories"].append({"id": 7, "name": "star"})
+    value["categories"].append({"id": 7, "name": "disc"})
     found = read(value)
-    assert (found.classes, found.category_ids) == (["star", "star", "ring"], [5, 7, 90])
+    assert (found.classes, found.category_ids) == (["star", "disc", "ring"], [5, 7, 90])
     first, second = found.images
     assert (first.id, first.file_name, first.height, first.width) == (7, "a.jpg", HEIGHT, WIDTH)
     np.testing.assert_array_equal(first.labels, [0, 2])
@@ -58,10 +57,14 @@ def test_labels_are_contiguous_in_the_order_of_category_ids(read):
     assert not found.problems.sentences()
 
 
-def test_a_crowd_is_kept_for_the_evaluation_only(read):
-    image = read(content(annotation(1, iscrowd=1), annotation(2))).images[0]
-    np.testing.assert_array_equal(image.trainable, [False, True])
-    assert [entry["iscrowd"] for entry in image.objects] == [1, 0]
+@pytest.mark.parametrize("flag", ["iscrowd", "ignore"])
+@pytest.mark.parametrize("value", [1, "1", True, "true", 1.0])
+def test_a_crowd_and_what_is_ignored_are_kept_for_the_evaluation_only(read, flag, value):
+    absent = [0, "0", False, "False", None, "", 0.0]
+    objects = [annotation(number, **{flag: no}) for number, no in enumerate(absent, 2)]
+    image = read(content(annotation(1, **{flag: value}), *objects)).images[0]
+    np.testing.assert_array_equal(image.trainable, [False] + [True] * len(absent))
+    assert [entry["iscrowd"] for entry in image.objects] == [1] + [0] * len(absent)
 
 
 SIDES = {"height": HEIGHT, "width": WIDTH}
@@ -100,6 +103,10 @@ BAD_OBJECTS = [
     ("object_broken", {"image_id": None}, False),
     ("object_broken", {"category_id": "star"}, False),
     ("object_broken", {"id": 1}, False),
+    ("object_broken", {"iscrowd": "no"}, False),
+    ("object_broken", {"ignore": 2}, False),
+    ("object_broken", {"bbox": "1234"}, False),
+    ("object_broken", {"image_id": True}, False),
     ("image_unknown", {"image_id": 99}, False),
     ("category_unknown", {"category_id": 6}, False),
     ("box_empty", {"bbox": [5, 5, 0, 4]}, True),
@@ -114,6 +121,9 @@ BAD_OBJECTS = [
     ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]}}, False),
     ("mask_broken", {"segmentation": {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}}, False),
     ("mask_broken", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": "~~~~"}}, False),
+    ("mask_empty", {"segmentation": [[10, 10, 10.2, 10, 10.2, 10.2]]}, False),
+    ("mask_empty", {"segmentation": [[9, 9, 50, 9, 50, 9], [WIDTH + 3, 1, WIDTH + 9, 1, WIDTH + 9, 7]]}, False),
+    ("mask_empty", {"segmentation": {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH]}}, False),
 ]
 
 
@@ -142,6 +152,7 @@ REFUSED = {
     "category without a name": (content(categories=[{"id": 1}]), "category"),
     "category with a word as id": (content(categories=[{"id": "a", "name": "a"}]), "id 'a'"),
     "category twice": (content(categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]), "different ids"),
+    "name of a category twice": (content(categories=[{"id": 4, "name": "a"}, {"id": 9, "name": "a"}]), r"\[4, 9\]"),
     "only broken images": (content(images=[{}, {"id": 7, "file_name": "a.jpg", "height": -6, "width": 9}]), "0 of 2"),
 }
 
@@ -195,9 +206,9 @@ def test_run_lengths_are_those_of_pycocotools(shape):
     runs = np.diff([0, *ends, HEIGHT * WIDTH]).tolist()
     assert encode_masks(mask[None]) == [{"size": size, "counts": packed}]
     for counts in (packed, runs):
-        checked, problem = check_segmentation({"size": size, "counts": counts}, HEIGHT, WIDTH)
-        assert problem is None
-        np.testing.assert_array_equal(decode_segmentation(checked, HEIGHT, WIDTH), mask)
+        rle = {"size": size, "counts": counts}
+        assert check_segmentation(rle, HEIGHT, WIDTH) == ((rle, None) if mask.any() else (None, "mask_empty"))
+        np.testing.assert_array_equal(decode_segmentation(rle, HEIGHT, WIDTH), mask)
 
 
 def test_polygons_are_decoded_as_pycocotools_does():

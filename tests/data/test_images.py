@@ -9,12 +9,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
 from soft_vit.data import archives as storage
-from soft_vit.data.images import BadImage, decode_image, find_images, find_multi_label_images, read_image
+from soft_vit.data.images import BadImage, decode_image, find_images, find_multi_label_images, read_image, to_rgb
 
 
 def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
@@ -119,7 +120,7 @@ def test_folders_that_are_numbers(tmp_path):
     "lines",
     [
         ["0 a.png 0", "1 a.png 0", "0 b.png 1", "1 b.png 1"],
-        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a", "other.png a"],
+        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a"],
         ["0 great dane.png\tgreat dane", "1 great dane.png\tgreat dane", "0 pug.png\tpug", "1 pug.png\tpug"],
     ],
 )
@@ -171,12 +172,13 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
     ("kind", "text", "error", "message"),
     [
         ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
-        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png"),
+        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png on line 2"),
         ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
-        ("csv", "file,labels\n0.png,a\n0.png,b\n", ValueError, "2 rows for 1 images"),
+        ("csv", "file,labels\n0.png,a\n\n0.png,b\n", ValueError, "0.png on lines 2 and 4"),
         ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
         ("csv", "", ValueError, "header"),
-        ("txt", "", ValueError, "0 rows"),
+        ("txt", "", ValueError, "train.txt"),
+        ("txt", "0.png x\n0.png x\n", ValueError, "0.png on lines 1 and 2"),
         ("txt", "0.png a\n", ValueError, "'a'"),
         ("json", "{}", FileNotFoundError, "train.csv"),
     ],
@@ -225,6 +227,16 @@ def flat(root: Path, text: str | None) -> None:
         (root / "val.txt").write_text(text)
 
 
+def classes_file(root: Path, text: str) -> None:
+    (make_tree(root) / "classes.txt").write_text(text)
+
+
+def ring(folder: Path) -> None:
+    """Folders that link to each other."""
+    (folder / "a" / "b").symlink_to("../b")
+    (folder / "b" / "a").symlink_to("../a")
+
+
 @pytest.mark.parametrize(
     ("make", "split", "error", "message"),
     [
@@ -235,9 +247,15 @@ def flat(root: Path, text: str | None) -> None:
         (lambda root: (make_tree(root) / "train/x.png").write_bytes(b""), "train", ValueError, "x.png"),
         (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
         (lambda root: flat(root, None), "val", FileNotFoundError, r"val\.txt"),
-        (lambda root: flat(root, "y.png a\n"), "val", ValueError, "x.png"),
-        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "1 are missing, such as x.png"),
+        (lambda root: flat(root, "x.png a\n\ny.png a\n"), "val", FileNotFoundError, "y.png on line 3"),
+        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "'a' on line 1"),
+        (lambda root: flat(root, "x.png a\nx.png b\n"), "val", ValueError, "x.png on lines 1 and 2"),
+        (lambda root: flat(root, "x.png a\nx.png a\n"), "val", ValueError, "x.png on lines 1 and 2"),
+        (lambda root: classes_file(root, "a\nb\na\n"), "train", ValueError, "a on lines 1 and 3"),
+        (lambda root: (make_tree(root) / "train/a/up").symlink_to("../../train"), "train", ValueError, "a/up"),
+        (lambda root: ring(make_tree(root) / "train"), "train", ValueError, "a/b/a"),
         (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
+        (lambda root: (make_tree(root) / "classes.txt").write_text("a\nb\na\n"), "train", ValueError, "'a'.* 2"),
         (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
         (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
     ],
@@ -270,25 +288,96 @@ def test_values_survive_the_conversion(data, pixels):
     assert np.asarray(image)[0, :, 1].tolist() == pixels
 
 
-def rotated(array: np.ndarray, kind: str = "PNG") -> bytes:
-    """An image that its EXIF data turns by 90 degrees clockwise when it is shown."""
+def packed_12_bits(values: np.ndarray) -> bytes:
+    """A TIFF that declares 12 bits, two values in three bytes."""
+    high, low = values.reshape(-1, 2).T
+    packed = np.stack([high >> 4, (high & 15) << 4 | low >> 8, low & 255], 1).astype(np.uint8).tobytes()
+    data = encode(values, "TIFF")
+    tag = b"\x02\x01\x03\x00\x01\x00\x00\x00"
+    return data.replace(values.tobytes(), packed.ljust(values.nbytes, b"\0")).replace(tag + b"\x10", tag + b"\x0c")
+
+
+GREY12 = np.array([[0, 16, 2049, 4095]], np.uint16)
+COLOURS12 = cv2.imencode(".png", GREY12[..., None].repeat(3, 2))[1].tobytes()
+# An image, the option, and the pixels or what the message names.
+RANGES = {
+    "of unknown range": (encode(GREY12), None, "bits=12"),
+    "of unknown range in TIFF": (encode(GREY12, "TIFF"), None, "bits=12"),
+    "given": (encode(GREY12), 12, [0, 1, 128, 255]),
+    "given and dark": (encode(GREY12), 16, [0, 0, 8, 15]),
+    "given and too small": (encode(GREY12), 10, "4095.*1023"),
+    "given and senseless": (encode(GREY12), 17, "bits.*17"),
+    "declared by the number of bits": (packed_12_bits(GREY12), None, [0, 1, 128, 255]),
+    "declared by the largest value": (encode(GREY12, "TIFF", tiffinfo={281: 4095}), None, [0, 1, 128, 255]),
+    "black": (encode(0 * GREY12), None, [0, 0, 0, 0]),
+    "colours of unknown range": (COLOURS12, None, "8 bits"),
+    "colours that are cut": (COLOURS12, 12, "8 bits"),
+    "dark colours": (COLOURS12, 16, [0, 0, 8, 15]),
+    "8 bits": (encode(np.array([[3, 4, 5, 6]], np.uint8)), 12, [3, 4, 5, 6]),
+}
+
+
+@pytest.mark.parametrize(("data", "bits", "expected"), RANGES.values(), ids=RANGES)
+def test_16_bits_are_scaled_by_their_range_or_refused(data, bits, expected):
+    if isinstance(expected, list):
+        assert np.asarray(decode_image(data, bits=bits))[0, :, 1].tolist() == expected
+    else:
+        with pytest.raises(BadImage, match=expected):
+            decode_image(data, bits=bits)
+
+
+def with_orientation(array: np.ndarray, orientation: int, kind: str = "PNG", **kwargs) -> bytes:
     exif = Image.Exif()
-    exif[0x0112] = 6
-    return encode(array, kind, exif=exif)
+    exif[0x0112] = orientation
+    return encode(array, kind, exif=exif, **kwargs)
 
 
 def test_images_are_turned_as_their_exif_data_say():
     pixels = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
-    np.testing.assert_array_equal(np.asarray(decode_image(rotated(pixels))), np.rot90(pixels, -1))
-    assert decode_image(rotated(pixels, "JPEG")).size == (4, 6)
+    assert decode_image(with_orientation(pixels, 6, "JPEG")).size == (4, 6)
     # Damaged EXIF data do not make an image unreadable.
     assert decode_image(encode(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
+    assert decode_image(with_orientation(pixels, 9), size=(4, 6)).size == (6, 4)
+
+
+TURNS = {
+    2: np.fliplr,
+    3: lambda x: np.rot90(x, 2),
+    4: np.flipud,
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: np.rot90(x, -1),
+    7: lambda x: np.rot90(x, 2).swapaxes(0, 1),
+    8: np.rot90,
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (5, 5)])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("orientation", TURNS)
+def test_annotated_pixels_are_those_of_the_annotations(orientation, kind, shape):
+    """Pillow turns a TIFF itself. Where the size does not tell what is annotated, an option does."""
+    stored = np.arange(3 * shape[0] * shape[1], dtype=np.uint8).reshape(*shape, 3)
+    data, turned = with_orientation(stored, orientation, kind), TURNS[orientation](stored)
+    assert_pixels = np.testing.assert_array_equal
+    assert_pixels(np.asarray(decode_image(data)), turned)
+    for expected, upright in ((stored, False), (turned, True)):
+        size = expected.shape[:2]
+        assert_pixels(np.asarray(decode_image(data, size=size, upright=upright)), expected)
+        if stored.shape != turned.shape:
+            assert_pixels(np.asarray(decode_image(data, size=size)), expected)
+        else:
+            with pytest.raises(BadImage, match="upright"):
+                decode_image(data, size=size)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
 def test_floats_and_32_bits_have_no_known_range(dtype):
+    values = np.linspace(0, 255, 12).astype(dtype).reshape(3, 4)
     with pytest.raises(BadImage, match="unknown range"):
-        decode_image(encode(np.linspace(0, 255, 12).astype(dtype).reshape(3, 4), "TIFF"))
+        decode_image(encode(values, "TIFF"))
+    # As a caller may make it.
+    with pytest.raises(BadImage, match="unknown range"):
+        to_rgb(Image.fromarray(values))
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"GIF89a", b"\x00" * 1000], ids=repr)

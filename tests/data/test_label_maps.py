@@ -61,6 +61,33 @@ def test_names_come_from_the_list_of_ade20k(tree):
     assert find_label_maps(tree, "training").classes == ["wall", "building"]
 
 
+def turn(path, orientation=3):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    with Image.open(path) as image:
+        image.load()
+        image.save(path, exif=exif)
+
+
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_labels_lie_on_the_pixels_that_were_annotated(tree, orientation):
+    """The size of the label map tells, or an option does."""
+    maps = find_label_maps(tree, "training", reduce_zero_label=True)
+    plain, _ = maps.load(maps.pairs[0])
+    turn(tree / "images/training/a.jpg", orientation)
+    stored, _ = maps.load(maps.pairs[0], upright=False)
+    assert (stored.size, plain.size) == ((7, 5), (7, 5))
+    if orientation == 3:
+        turned, _ = maps.load(maps.pairs[0], upright=True)
+        np.testing.assert_array_equal(np.asarray(turned), np.rot90(np.asarray(stored), 2))
+        with pytest.raises(BadImage, match=r"a\.jpg: .*upright"):
+            maps.load(maps.pairs[0])
+    else:
+        assert maps.load(maps.pairs[0])[0].size == (7, 5)
+        with pytest.raises(BadImage, match=r"a\.png: .*got 5 x 7"):
+            maps.load(maps.pairs[0], upright=True)
+
+
 def without_maps(tree):
     (tree / "annotations/training/a.png").unlink()
     (tree / "annotations/training/more/c.png").unlink()
@@ -80,6 +107,7 @@ DAMAGE = [
     (lambda tree: save(tree / MAPS / "a.png", np.zeros((5, 7, 3), np.uint8)), BadImage, r"a\.png: .*\(5, 7, 3\)"),
     (lambda tree: cut(tree / MAPS / "more/c.png"), BadImage, r"more/c\.png: "),
     (lambda tree: (tree / MAPS / "b.png").write_bytes(b"<html>"), BadImage, r"b\.png: "),
+    (lambda tree: turn(tree / MAPS / "a.png"), BadImage, r"a\.png: .*EXIF"),
     (lambda tree: save(tree / MAPS / "a.png", np.full((5, 7), 3000, np.uint16)), BadImage, r"a\.png: .*got 3000"),
 ]
 

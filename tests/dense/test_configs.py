@@ -1,6 +1,7 @@
 """Configs of detectors and segmentors, and the classes of a test by name."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,6 +67,18 @@ def evaluate_as_trained(trained, dataset) -> dict:
     runner = SimpleNamespace(test_dataloader=SimpleNamespace(dataset=dataset), test_evaluator=SimpleNamespace())
     hook.before_test(runner)
     return runner.test_evaluator.dataset_meta
+
+
+@pytest.mark.parametrize("owner", ["model", "head"])
+@pytest.mark.parametrize(("outputs", "classes", "fits"), [(4, 4, True), (10, 4, False), (3, 4, False), (4, None, True)])
+def test_a_model_trains_with_the_classes_of_its_data(outputs, classes, fits, owner):
+    """A detector has `num_classes` itself, a segmentor in its head."""
+    counted = SimpleNamespace(num_classes=outputs)
+    metainfo = {} if classes is None else {"classes": tuple(map(str, range(classes)))}
+    loader = SimpleNamespace(dataset=SimpleNamespace(metainfo=metainfo))
+    run = SimpleNamespace(train_dataloader=loader, model=counted if owner == "model" else SimpleNamespace(head=counted))
+    with nullcontext() if fits else pytest.raises(ValueError, match=f"num_classes must be 4 .* {outputs}"):
+        ClassNamesHook().before_train(run)
 
 
 def test_categories_are_those_of_the_training_by_name(tmp_path):

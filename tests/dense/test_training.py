@@ -37,6 +37,7 @@ RETINANET = {
 }
 MASK_RCNN = {
     **DETECTION,
+    "model.backbone.frozen_stages": 0,
     "model.sizes": [16, 24, 40, 64, 96],
     "model.box_head_dim": 64,
     "model.mask_head_dims": [32],
@@ -89,11 +90,16 @@ def run_of(name, trees):
 @pytest.mark.parametrize(
     "name", ["mask_rcnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("retinanet", "upernet"))]
 )
-def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path):
+def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd):
     config, options = run_of(name, trees)
     _, _, unit, (interval, _), least = RUNS[name]
     options["param_scheduler"] = [{"type": "LinearLR", "start_factor": 0.1, "by_epoch": False, "begin": 0, "end": 5}]
     whole = train(config, work_dir=tmp_path / "whole", options=options)
+    first, *_ = capfd.readouterr().out.partition("(train)")
+    # Parameters with options of their own, and frozen ones, have lines in the log file alone.
+    assert first.count("\n") <= 25
+    (log,) = (tmp_path / "whole").glob("*/*.log")
+    assert log.read_text().count("paramwise_options") > 25
     for metric, value in least.items():
         assert whole.metrics[metric] > value
     end = load_checkpoint_file(whole.checkpoint)

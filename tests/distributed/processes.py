@@ -97,10 +97,13 @@ def train_ranks(
     *arguments: str,
     options: Sequence[str] = (),
     preparations: Sequence[Callable | None] = (),
+    launcher: str | None = None,
+    restarts: int = 0,
 ) -> list[int | None]:
     """Exit codes of the processes of a distributed run, as torchrun would start them.
 
-    preparations: for each rank, called in its process before.
+    preparations: for each rank, called in its process before. launcher: the folder of a launcher that restarts them;
+    restarts: how often it has.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -109,6 +112,9 @@ def train_ranks(
     arguments, ranks = (*arguments, "--launcher", "pytorch"), []
     for rank in range(count):
         environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
+        if launcher is not None:
+            environment["TORCHELASTIC_MAX_RESTARTS"] = "3"
+            environment["TORCHELASTIC_ERROR_FILE"] = f"{launcher}/attempt_{restarts}/{rank}/error.json"
         preparation = preparations[rank] if preparations else None
         ranks.append(start(work_dir, *arguments, options=options, preparation=preparation, environment=environment))
     return finish(*ranks)

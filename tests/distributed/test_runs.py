@@ -4,6 +4,8 @@ So does one of two processes over gloo, whose steps test_ranks.py holds against 
 forked from a process that has imported everything.
 """
 
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +95,24 @@ def test_a_checkpoint_holds_the_buffers_of_all_ranks(live, iteration):
         # The plain weights are beside the averaged ones.
         saved = load_checkpoint_file(live / f"iter_{iteration}.pth")["ema_state_dict"]
         assert all(torch.equal(saved[f"module.{name}"], ranks[0]["after"][name]) for name in means)
+
+
+TWO_STRIKES = pytest.param([(1, Strike(1, "before")), (1, Strike(7, "before"))], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("strikes", [[(0, Strike(4, "writing"))], TWO_STRIKES])
+def test_killed_ranks_are_restarted(live, tmp_path, strikes):
+    """By a launcher that repeats its command, in a folder where an earlier run has left checkpoints."""
+    for name in ("iter_8.pth", "epoch_3.pth", "last_checkpoint"):
+        shutil.copy(live / name, tmp_path)
+    for restarts, (rank, strike) in enumerate(strikes):
+        preparations = [strike.install if rank == other else None for other in (0, 1)]
+        codes = train_ranks(2, tmp_path, options=OPTIONS, preparations=preparations, launcher="/a", restarts=restarts)
+        assert (codes[rank], codes[1 - rank]) == (-strike.number, 1), output(tmp_path)
+    assert train_ranks(2, tmp_path, options=OPTIONS, launcher="/a", restarts=len(strikes)) == [0, 0], output(tmp_path)
+    # The newest checkpoint before the last strike.
+    assert f"iter: {strikes[-1][1].step - 1}" in re.search("resumed epoch.*", output(tmp_path))[0]
+    assert differences(final_state(tmp_path), final_state(live)) == []
 
 
 @pytest.mark.slow

@@ -6,13 +6,15 @@ import pytest
 import torch
 from engine.runs import CONFIGS, DEMO, resolved
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, Compose
+from timm.layers import to_2tuple
 
-from soft_vit.engine import ImageTree
+from soft_vit.dense.segmentation.segmentor import _test_options
+from soft_vit.engine import ImageTree, SafeCheckpointHook
 from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
 from soft_vit.engine.machine import scale_learning_rate
-from soft_vit.registry import DATASETS, HOOKS
-from soft_vit.weights.read import NOTES_KEY, Notes
+from soft_vit.registry import DATASETS, HOOKS, MODELS
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 # The baselines are held against soft_tiny.py in test_recipes.py.
 ALL = sorted(path for path in CONFIGS.rglob("*.py") if path.parent.name not in ("_base_", "baselines"))
@@ -108,7 +110,6 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
     [
         *((DEMO, name, "x") for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
         (RETINANET, "image_size", 8),
-        (RETINANET, "num_classes", 8),
         # Cannot be merged.
         (DEMO, "param_scheduler.5.end", 3),
         (DEMO, "train_cfg.max_iters", 3),
@@ -118,6 +119,32 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 def test_option_that_changes_nothing(config, option, value):
     with pytest.raises(ValueError, match=option):
         resolve(config, {option: value, "env_cfg.cudnn_benchmark": True, "find_unused_parameters": True})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("train_cfg.max_epochs", 0),
+        ("train_cfg.max_epochs", 1.5),
+        ("train_cfg.val_interval", 0),
+        ("train_cfg.val_intervall", 2),
+        ("train_dataloader.batch_size", 0),
+        ("optim_wrapper.accumulative_counts", 0),
+        ("default_hooks.checkpoint.interval", "5"),
+        ("default_hooks.logger.intervall", 5),
+        ("default_hooks.watch.interval", 0),
+        ("custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}]),
+    ],
+)
+def test_number_that_would_end_the_run_late(option, value):
+    named = "feature_redraw_interval" if option == "custom_hooks" else option.rpartition(".")[2]
+    with pytest.raises(ValueError, match=named):
+        resolve(DEMO, {option: value})
+
+
+def test_misspelt_argument_of_the_hook_that_saves():
+    with pytest.raises(ValueError, match="intervall"):
+        SafeCheckpointHook(interval=1, intervall=5)
 
 
 # Shared values.
@@ -140,6 +167,23 @@ def test_image_size_is_one_value(config, option):
     cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
     assert sizes_of(cfg) == [96] * 4
     assert cfg.image_size == 96
+
+
+@pytest.mark.parametrize("value", [256, (256, 192)])
+@pytest.mark.parametrize("name", ["upernet_soft_norm_small", "fpn_soft_norm_tiny"])
+def test_image_size_of_a_segmentor(name, value):
+    """Crops, padding and windows have the size, and images are scaled to it as before."""
+    path = CONFIGS / "segmentation" / f"{name}_512_ade20k.py"
+    before, cfg = resolve(path), resolve(path, {"image_size": value})
+    height, width = to_2tuple(value)
+    resize, crop = (Compose(cfg.train_pipeline).transforms[i] for i in (0, 1))
+    assert (crop.crop_size, MODELS.build(cfg.data_preprocessor).size) == ((height, width), (height, width))
+    assert resize.scale == Compose(cfg.test_pipeline).transforms[0].scale == (4 * height, width)
+    assert Compose(before.train_pipeline).transforms[0].scale == (2048, 512)
+    if name.startswith("upernet"):
+        windows = {place: _test_options(**found.model.test_cfg) for place, found in enumerate((before, cfg))}
+        assert [one["crop_size"] for one in windows.values()] == [(512, 512), (height, width)]
+        assert [one["stride"] for one in windows.values()] == [(341, 341), (height * 2 // 3, width * 2 // 3)]
 
 
 def test_image_size_of_a_child_and_of_a_test(tmp_path):
@@ -183,6 +227,12 @@ class OwnTree(ImageTree):
         super().__init__(*args, **kwargs)
 
 
+@pytest.mark.parametrize("option", ["num_classes", "model.num_classes"])
+@pytest.mark.parametrize("name", ["detection/retinanet_soft_pico_shapes", "segmentation/fpn_soft_norm_tiny_512_ade20k"])
+def test_number_of_classes_of_detectors_and_segmentors(name, option):
+    assert resolve(CONFIGS / f"{name}.py", {option: 4}).model.num_classes == 4
+
+
 @DATASETS.register_module()
 class Nameless(BaseDataset):
     def load_data_list(self) -> list[dict]:
@@ -202,7 +252,7 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
     assert "num_classes" not in resolve(path).model
     # Those that are given come first, then those of a checkpoint.
     assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
-    assert resolve(path, options, tested=Notes(cfg={"label_names": "abcd"})).model.num_classes == 4
+    assert resolve(path, options, tested=ModelSpec(cfg={"label_names": "abcd"})).model.num_classes == 4
     # A saved config may be pointed at other data.
     cfg.num_classes = cfg.model.num_classes = cfg.data_preprocessor.num_classes = 7
     cfg.dump(tmp_path / "saved.py")
@@ -224,9 +274,9 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
     ],
 )
 def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, config, options, crop, expected):
-    notes = Notes("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
+    notes = ModelSpec("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
-        torch.save({"state_dict": {}, "meta": meta}, tmp_path / f"{name}.pth")
+        torch.save({"state_dict": {"a": torch.zeros(1)}, "meta": meta}, tmp_path / f"{name}.pth")
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
     said, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
     monkeypatch.chdir(tmp_path)
@@ -334,6 +384,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-2 * lr},
             {"type": "OneCycleLR", "eta_max": 10 * lr},
+            {"type": "ReduceOnPlateauLR", "min_value": 1e-3 * lr},
+            {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
         cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
@@ -342,6 +394,8 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
         return cfg
 
     scaled = config(1.0, enable=True)
+    # timm's default is a rate as well.
+    assert scaled.param_scheduler[4].pop("warmup_lr") == 1e-5
     scale_learning_rate(scaled)
     # MMEngine must not scale once more.
     assert scaled.to_dict() == config(factor, enable=False).to_dict()

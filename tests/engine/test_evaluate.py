@@ -22,6 +22,8 @@ from evaluated import (
     shapes,
 )
 from mmengine.config import Config
+from mmpretrain.registry import METRICS as MMPRETRAIN_METRICS
+from mmpretrain.structures import DataSample
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
@@ -33,7 +35,7 @@ from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import train
 from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import NOTES_KEY, Notes
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 # A test of a checkpoint or a timm model, against the same computed with a loop, torch and timm.
 
@@ -118,7 +120,7 @@ def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path)
     model = network(num_classes=4, global_pool="avg")
     cfg = {"input_size": (3, 32, 32), "crop_pct": 1.0, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     options = {**NARROW, "global_pool": "avg"}
-    notes = Notes("soft_pico", options, {**cfg, "label_names": [str(label) for label in THERE]})
+    notes = ModelSpec("soft_pico", options, {**cfg, "label_names": [str(label) for label in THERE]})
     torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "weights.pth")
     files = {"weights": str(tmp_path / "weights.pth"), "data_root": folders / "numbered", "work_dir": tmp_path}
     metrics = evaluate(IMAGENET, "soft_pico", **files, options={"test_dataloader.num_workers": 0})
@@ -170,7 +172,8 @@ def test_only_classifiers_are_asked_for_classes(checkpoint, tmp_path, arguments)
 
 def test_loss_that_is_no_number_is_null_in_json(tmp_path):
     broken = network()
-    torch.nn.init.constant_(broken.head.bias, torch.nan)
+    # Logits overflow.
+    torch.nn.init.constant_(broken.head.weight, 3e38)
     torch.save({"state_dict": broken.state_dict()}, tmp_path / "nan.pth")
     evaluate(DEMO, str(tmp_path / "nan.pth"), out=tmp_path / "out.json", work_dir=tmp_path, options=OPTIONS)
     assert json.loads((tmp_path / "out.json").read_text())["cross_entropy"] is None
@@ -340,16 +343,39 @@ def test_metrics_and_scores_by_the_book(run_multi_label, data, options, tmp_path
     metrics = evaluate(CONFIG, checkpoint, options=options, work_dir=tmp_path, per_class=tmp_path / "classes.csv")
     scores, target, files = reference(run_multi_label, data)
     expected = [average_precision(scores[:, i], target[:, i]) for i in range(10)]
-    assert metrics["multi-label/mAP"] == pytest.approx(sum(expected) / 10, abs=1e-3)
+    # Of the few images, none has the other classes.
+    present = [i for i in range(10) if target[:, i].any()]
+    assert 5 < len(present) < 10
+    assert metrics["multi-label/mAP"] == pytest.approx(np.mean([expected[i] for i in present]), abs=1e-3)
     rows = list(csv.reader((tmp_path / "classes.csv").open()))[1:]
     assert [row[0] for row in rows] == list(CLASSES)
-    assert [float(row[1]) for row in rows] == pytest.approx(expected, abs=0.006)
+    assert [i for i, row in enumerate(rows) if row[1]] == present
+    assert [float(rows[i][1]) for i in present] == pytest.approx([expected[i] for i in present], abs=0.006)
     images = [Image.open(file).convert("RGB") for file in files]
     for given in ({"config": CONFIG, "options": options}, {"model": "soft_pico"}):
         found = load_predictor(checkpoint=checkpoint, topk=10, device="cpu", **given)(images)
         for result, row in zip(found, scores, strict=True):
             assert result.scores == pytest.approx([row[i].item() for i in result.indices], abs=1e-5)
             assert result.scores == sorted(result.scores, reverse=True)
+
+
+def test_classes_without_images_are_left_out_of_a_mean(monkeypatch):
+    said = []
+    monkeypatch.setattr(metrics, "print_log", lambda sentence, logger: said.append(sentence))
+    generator = torch.Generator().manual_seed(3)
+    scores, target = torch.rand(7, 4, generator=generator), torch.eye(4)[[0, 1, 0, 0, 1, 3, 3]]
+    samples = [DataSample().set_pred_score(s).set_gt_score(t).to_dict() for s, t in zip(scores, target, strict=True)]
+    expected = [average_precision(scores[:, i], target[:, i].bool()) for i in (0, 1, 3)]
+    found = {}
+    for average in ("macro", None):
+        metric = MMPRETRAIN_METRICS.build({"type": "AveragePrecision", "average": average})
+        metric.process(None, samples)
+        found |= metric.evaluate(7)
+    assert found["multi-label/mAP"] == pytest.approx(sum(expected) / 3, abs=1e-4)
+    classwise = found["multi-label/AP_classwise"]
+    assert math.isnan(classwise.pop(2))
+    assert classwise == pytest.approx(expected, abs=1e-4)
+    assert ["1 of 4 classes" in sentence for sentence in said] == [True, True]
 
 
 def test_it_resumes_exactly(run_multi_label, options, tmp_path):

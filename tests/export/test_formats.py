@@ -22,12 +22,12 @@ from soft_vit.export import ExportModel, export, load_export_model, quantization
 from soft_vit.export.formats import FORMATS, METADATA_FILE, open_onnx
 from soft_vit.export.quantization import check_drop, quantize
 from soft_vit.layers import ATTENTIONS
-from soft_vit.layers.attention.landmarks import window_weights
 from soft_vit.models import model_name
 from soft_vit.models.base import pad_to_multiple
+from soft_vit.ops.landmarks import window_weights
 from soft_vit.predict import load_predictor
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import IMAGE_KEYS
+from soft_vit.weights.spec import USABLE
 
 # Every format against the model, and what the files say of themselves.
 
@@ -110,7 +110,7 @@ def test_metadata_prepare_images_as_the_predictor_does(crop, img_size, tmp_path)
         subject = {"config": config, "checkpoint": weights, "img_size": img_size}
     source = load_export_model(**subject)
     texts = ("interpolation", "crop_mode")
-    metadata = {key: value for key, value in source.metadata().items() if key in IMAGE_KEYS}
+    metadata = {key: value for key, value in source.metadata().items() if key in USABLE}
     told = {key: value if key in texts else json.loads(value) for key, value in metadata.items()}
     image = Image.fromarray(torch.randint(256, (90, 130, 3), dtype=torch.uint8).numpy())
     scores = source.model(create_transform(**told)(image)[None]).softmax(1)
@@ -221,6 +221,10 @@ def test_padding_follows_the_size(format, tmp_path):
     path = tmp_path / f"padded{FORMATS[format].suffix}"
     FORMATS[format].write(source, path, any_size=True)
     assert_equal_at_other_sizes(source, format, path)
+    if format == "onnx":
+        file = pytest.importorskip("onnx").load(path)
+        assert axes_of(file)["images"] == ["batch", 3, "height", "width"]
+        assert axes_of(file)["padded"][0] == "batch"
 
 
 @pytest.mark.slow
@@ -263,6 +267,12 @@ def test_equals_eager(small, full):
         assert (run(images)[0] - small.model(images)).abs().max() <= 1e-4
 
 
+def axes_of(file) -> dict[str, list]:
+    """The axes of each input and output, a name where the size is free."""
+    nodes = (*file.graph.input, *file.graph.output)
+    return {node.name: [d.dim_param or d.dim_value for d in node.type.tensor_type.shape.dim] for node in nodes}
+
+
 def test_says_how_to_use_it(small, full, onnx):
     # The folder of the code, which stands in traces of its nodes.
     assert str(Path(soft_vit.__file__).parent).encode() not in full.read_bytes()
@@ -271,7 +281,7 @@ def test_says_how_to_use_it(small, full, onnx):
     for name in ("input_size", "mean", "std", "classes"):
         assert json.loads(metadata[name]) == list(getattr(small, name))
     assert metadata["model"] == "soft_pico"
-    assert [node.name for node in (*file.graph.input, *file.graph.output)] == ["images", "logits"]
+    assert axes_of(file) == {"images": ["batch", 3, 64, 64], "logits": ["batch", 10]}
 
 
 @pytest.mark.slow

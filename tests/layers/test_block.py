@@ -158,7 +158,7 @@ def test_resampled_rows_keep_the_projection_of_a_constant(new):
     torch.testing.assert_close(resampled.sum((-2, -1)), weight.sum((-2, -1)), rtol=1e-12, atol=1e-12)
 
 
-@every([case for case in using("contract") if ATTENTIONS[case.kind].fixed_feat_size])
+@every([case for case in using("contract") if ATTENTIONS[case.kind].traits.fixed_grid])
 def test_weights_of_another_map(case: Case):
     """Resampled by each call, in place, or on their way from a state dict."""
     trained, loaded, x = make(case, (8, 8)), make(case, (15, 13)), tokens(2, 195)

@@ -41,20 +41,17 @@ def images(height: int = 64, width: int = 64, batch: int = 2) -> Tensor:
 
 @every_kind
 def test_in_a_plain_vit(kind: str) -> None:
-    """With registers, norms of queries and keys if the type has them, and images of any square size."""
-    model = create(attn_layer(kind), reg_tokens=4, qk_norm=ATTENTIONS[kind].qk_norm, dynamic_img_size=True)
+    """With registers, and norms of queries and keys if the type has them."""
+    model = create(attn_layer(kind, (4, 4)), reg_tokens=4, qk_norm=ATTENTIONS[kind].traits.qk_norm)
     assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     expected = model(images())
     for form in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(form(images()), expected)
-    assert model(images(96, 96)).shape == (2, 5)
     model.train()(images()).sum().backward()
     # An unused parameter stops training on several GPUs.
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    averaged = create(attn_layer(kind), class_token=False, global_pool="avg", depth=1)
+    averaged = create(attn_layer(kind, (4, 4)), class_token=False, global_pool="avg", depth=1)
     assert averaged(images()).isfinite().all()
-    averaged.set_input_size(img_size=(96, 96))
-    assert averaged(images(96, 96)).isfinite().all()
 
 
 def local_vit(**options: Any) -> VisionTransformer:
@@ -111,7 +108,7 @@ def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
 @pytest.mark.parametrize("kind", SOME)
 def test_compiled(kind: str) -> None:
     torch._dynamo.reset()
-    model = create(attn_layer(kind), reg_tokens=4)
+    model = create(attn_layer(kind, (4, 4)), reg_tokens=4)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images()), model(images()))
 
@@ -135,13 +132,21 @@ def test_maps_that_are_not_square() -> None:
     named = local_vit(class_token=True, global_pool="token", img_size=(64, 112), dynamic_img_size=False).eval()
     named.load_state_dict(model.state_dict())
     torch.testing.assert_close(model(images(64, 112)), named(images(64, 112)))
-    # 25 tokens would be a square without a class token.
-    assert create(attn_layer("local", num_prefix_tokens=1))(images()).shape == (2, 5)
-    for given in ({}, {"num_prefix_tokens": 1}, {"feat_size": (5, 5)}):
-        with pytest.raises(ValueError, match="feat_size"):
-            create(attn_layer("local", **given), img_size=(64, 176))(images(64, 176))
-    # Types that do not use the map take any number of tokens.
+    # 225 tokens of a class token and 14 x 16 patches are a square, too.
+    for kind, options in (("mila", {}), ("linear", {"qk_conv": True})):
+        with pytest.raises(ValueError, match=rf"feat_size.*{kind}.*swap_attention"):
+            attn_layer(kind, **options)
+    with pytest.raises(ValueError, match="5 x 5"):
+        create(attn_layer("local", (5, 5)), img_size=(64, 176))(images(64, 176))
+    # Types that do not use the grid take any number of tokens.
     assert create(attn_layer("linear"), img_size=(64, 176))(images(64, 176)).shape == (2, 5)
+
+
+def test_names_of_version_0_4_stand_for_the_largest_square() -> None:
+    with pytest.warns(UserWarning, match="feat_size"):
+        model = create("soft_vit.attn_layer('local', kernel_size=3)", reg_tokens=4)
+    named = create(attn_layer("local", (4, 4), kernel_size=3), reg_tokens=4)
+    assert torch.equal(model(images()), named(images()))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
+import signal
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,9 +210,31 @@ def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
     assert again.history == whole.history
     for key, value in whole.student.state_dict().items():
         assert torch.equal(again.student.state_dict()[key], value), key
-    other = Linearisation(teacher(), "linear", whole.plan, keep_softmax=1)
-    with pytest.raises(ValueError, match="kind"):
-        other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / "run.pth")
+    torch.save({"state_dict": {}}, tmp_path / "another.pth")
+    for file, key, value in (("run", "kind", "soft"), ("run", "images", "these"), ("another", "step", "state_dict")):
+        other = Linearisation(teacher(), "linear", whole.plan, keep_softmax=1)
+        other.settings |= {} if key == "kind" else {"kind": "soft", "options": whole.options, "images": "those"}
+        if key == "images":
+            state = torch.load(tmp_path / "run.pth")
+            torch.save({**state, "settings": {**state["settings"], "images": value}}, tmp_path / "run.pth")
+        with pytest.raises(ValueError, match=f"{key}.* got .*{value}"):
+            other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / f"{file}.pth")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_a_step_ends_the_run_after_it(tmp_path: Path, number: int) -> None:
+    plan, x = Plan(steps=(3, 0, 0), sizes=(16,), batch_size=2), torch.randn(2, 3, 16, 16)
+    run, path = Linearisation(teacher(), "linear", plan), tmp_path / "run.pth"
+    block = run.teacher.model.blocks[0]
+    block.register_forward_pre_hook(lambda *_: (run.step == 1 and os.kill(os.getpid(), number)) or None)
+    ended: list[int] = []
+    previous = signal.signal(number, lambda *_: ended.append(1))
+    try:
+        run.fit(batches(plan), x, path)
+    finally:
+        signal.signal(number, previous)
+    assert ended == [1]
+    assert torch.load(path)["step"] == 2
 
 
 def _process(rank: int, folder: Path) -> None:
@@ -255,10 +280,23 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     # Two processes share the images of a step.
     halves = [next(images.batches(lambda step: (16, 2), range(1), rank, 2)) for rank in (0, 1)]
     assert torch.equal(torch.cat(halves), whole[0])
+    # No two steps share a crop, also where later images are smaller.
+    plan = Plan(steps=(1, 1, 2), sizes=(32, 16), batch_size=2)
+    crops = torch.cat([x.mean((1, 2, 3)) for x in images.batches(plan.images, range(4))])
+    assert len(crops) == 2 + 2 + 8 + 8 == len(set(crops.tolist()))
     # Each pass has all images once.
     firsts = [images._load(int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
     assert images.samples(8, 16).shape == (3, 3, 16, 16)
+    # An archive by its name or without its suffix, and the same images elsewhere.
+    with tarfile.open(tmp_path / "packed.tar", "w") as archive:
+        archive.add(folder, ".")
+    for name in ("packed.tar", "packed"):
+        packed = UnlabelledImages(tmp_path / name, (0.5,) * 3, (0.25,) * 3, seed=1)
+        assert torch.equal(packed[0, 16], images[0, 16])
+        assert packed.fingerprint() == images.fingerprint()
+    shutil.copy(folder / "0.png", folder / "1.png")
+    assert images.fingerprint() != packed.fingerprint()
     (folder / "1.png").write_text("no image")
     with pytest.warns(UserWarning, match=r"1\.png"):
         assert images._load(1).size == (64, 64)

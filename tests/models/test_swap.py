@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import soft_vit
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models import swap
 from soft_vit.probe.complexity import count_complexity
 
 VIT = "vit_tiny_patch16_224"
@@ -75,13 +74,6 @@ def test_softmax_keeps_the_logits(name: str, options: dict[str, Any]) -> None:
 # Their projections are those of the block, as of `linear`.
 PLAIN = ("softmax_one", "performer", "efficient", "sima", "cosformer", "focused", "local", "atrous", "sparse")
 PLAIN += ("bigbird", "agent", "nystrom", "skyformer", "inline", "mila", "reformer", "vq")
-
-
-@pytest.fixture(autouse=True)
-def counted_once(request, monkeypatch) -> None:
-    """Count no operations where a model only has to run; `test_report` compares the figures."""
-    if request.node.originalname != "test_report":
-        monkeypatch.setattr(swap, "cost", lambda model, x: (model(x), (0, 0))[1])
 
 
 every_kind = pytest.mark.parametrize(
@@ -184,6 +176,27 @@ def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, res
     torch.testing.assert_close(loaded(x[..., :side, :side]), model(x[..., :side, :side]))
 
 
+def test_costs_are_counted_when_they_are_read() -> None:
+    """On copies without values and gradients, of the model as it was, whatever becomes of it."""
+    model, seen = vit(depth=1), []
+    model.register_forward_pre_hook(lambda _, args: seen.append((args[0].device.type, torch.is_grad_enabled())))
+    report = soft_vit.swap_attention(model, "linear")
+    assert not seen
+    soft_vit.swap_attention(model, "rala")
+    assert report.params_before == report.params_after < sum(value.numel() for value in model.parameters())
+    assert seen == [("meta", False)] * 2
+    assert not any(value.is_meta for value in model.parameters())
+
+
+def test_a_second_swap_keeps_the_parts_that_both_declare() -> None:
+    """The queries of Reformer, the queries and keys of MILA, and gates."""
+    for first, second, layer in (("reformer", "soft", "q"), ("softmax", "mila", "qk"), ("rala", "polaformer", "g")):
+        model = vit(depth=1)
+        soft_vit.swap_attention(model, first)
+        report = soft_vit.swap_attention(model, second)
+        assert f"blocks.0.attn.{layer}.weight" in report.kept, first
+
+
 def test_some_blocks() -> None:
     model = create(VIT, {"depth": 4})
     untouched = model.blocks[1].attn
@@ -212,7 +225,7 @@ def test_hybrids_follow_the_map_of_their_backbone() -> None:
     seen = []
     model.blocks[0].attn.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
     assert model(torch.zeros(1, 3, 176, 240)).shape == (1, 5)
-    assert seen[0]["attn_mask"].feat_size == (6, 8)
+    assert seen[0]["attn_mask"].grid == (6, 8)
 
 
 @pytest.mark.parametrize(

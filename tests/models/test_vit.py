@@ -144,10 +144,6 @@ def test_exported_with_any_batch(kind: str) -> None:
 # Batches of images of many shapes, as timm's NaFlexVit takes them: each image is mixed as if it were alone.
 
 
-FIXED = {"linformer", "polaformer", "synthesizer"}
-# They follow a batch by its mask; the others need maps, which attn_layer cannot follow.
-BY_MASK = {"softmax", "softmax_one", "gaussian", "performer", "linear", "gau", "efficient", "hydra", "sima"}
-BY_MASK |= {"cosformer", "vq", "none"}
 SIZES = [(4, 6), (1, 1), (6, 4), (5, 1)]
 
 
@@ -185,7 +181,7 @@ def worst(model: nn.Module) -> float:
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_each_image_as_if_alone(kind):
     model = make()
-    if kind in FIXED:
+    if ATTENTIONS[kind].traits.fixed_grid:
         with pytest.raises(ValueError, match="one map"):
             soft_vit.swap_attention(model, kind)
         return
@@ -195,8 +191,8 @@ def test_each_image_as_if_alone(kind):
 
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_attn_layer(kind):
-    model = make(attn_layer=soft_vit.attn_layer(kind))
-    if kind in BY_MASK:
+    model = make(attn_layer=soft_vit.attn_layer(kind, (6, 6)))
+    if ATTENTIONS[kind].traits.follows_mask:
         assert worst(model) < 1e-12
         model.use_key_only_attn_mask = True
         assert worst(model) < 1e-12

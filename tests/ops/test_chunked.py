@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS
-from soft_vit.layers.attention import bigbird
-from soft_vit.ops import chunked, windows
+from soft_vit.ops import bigbird, chunked, windows
 from soft_vit.ops.chunked import by_heads, map_tokens, max_over_tokens, sum_over_tokens
 
 # Three rows of tiles, and nine blocks of tokens.
@@ -37,7 +36,8 @@ def part_after_part(monkeypatch) -> Callable[[bool], None]:
 
 @pytest.mark.parametrize(
     ("kind", "prefix", "masked"),
-    [(kind, 0, False) for kind in KINDS] + [(kind, 2, True) for kind in KINDS if not ATTENTIONS[kind].no_mask],
+    [(kind, 0, False) for kind in KINDS]
+    + [(kind, 2, True) for kind in KINDS if ATTENTIONS[kind].traits.mask_refusal is None],
 )
 def test_results_and_gradients_are_those_of_all_at_once(
     kind: str, prefix: int, masked: bool, part_after_part: Callable[[bool], None]

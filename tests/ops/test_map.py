@@ -8,7 +8,7 @@ from torch import Tensor
 from soft_vit.ops import gaussian_attention, gaussian_kernel, self_gaussian_kernel
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention, sparse_attention
-from soft_vit.ops.nystrom import iterative_pseudo_inverse, nystrom_attention
+from soft_vit.ops.nystrom import attention_through_landmarks, iterative_pseudo_inverse
 from soft_vit.ops.windows import local_attention
 
 # Maps smaller than a tile, of several tiles, not a multiple of anything, and one-dimensional.
@@ -157,14 +157,14 @@ def inputs_nystrom(num_tokens: int, scale: float = 1.0) -> tuple[Tensor, Tensor,
 def test_exact_form_equals_the_dense_formula() -> None:
     q, k, v = inputs_nystrom(63)
     landmarks = q[:, :, ::7], k[:, :, ::7]
-    actual = nystrom_attention(q, k, v, *landmarks, inverse="exact")
+    actual = attention_through_landmarks(q, k, v, *landmarks, inverse="exact")
     torch.testing.assert_close(actual, dense(q, k, v, *landmarks), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("inverse", "iters"), [("exact", 0), ("iterative", 20)])
 def test_every_token_a_landmark_is_full_attention(inverse, iters: int) -> None:
     q, k, v = inputs_nystrom(49, scale=1.5)
-    actual = nystrom_attention(q, k, v, q, k, inverse=inverse, iters=iters)
+    actual = attention_through_landmarks(q, k, v, q, k, inverse=inverse, iters=iters)
     # S S^-1 S = S, with a condition number of the 49 x 49 softmax below 1e3.
     torch.testing.assert_close(actual, F.scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-9)
 

@@ -79,6 +79,24 @@ class Wide(Brightness):
         return super().__call__(images)
 
 
+def test_16_bits_are_scaled_by_the_option_or_as_the_predictor_says(photos, tmp_path):
+    values = np.full((30, 20), 1024, np.uint16)
+    Image.fromarray(values).save(photos / "a.png")
+    found = {}
+    for name, bits, own in (("none", None, None), ("option", 12, None), ("own", None, 12), ("both", 11, 12)):
+        predictor = Brightness()
+        predictor.bits = own
+        predict_files([photos / "a.png"], lambda predictor=predictor: predictor, tmp_path / name, bits=bits)
+        found[name] = [entry["predictions"][0]["score"] for entry in read(tmp_path / name)["images"]]
+    assert "bits=11" in read(tmp_path / "none")["failed"][0]["reason"]
+    assert found == {
+        "none": [],
+        "option": [round(64 / 255, 6)],
+        "own": [round(64 / 255, 6)],
+        "both": [round(128 / 255, 6)],
+    }
+
+
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_goes_on_past_unreadable_files_and_images_that_the_model_refuses(photos, tmp_path, batch_size):
     (photos / "b.jpg").write_bytes(b"no image")

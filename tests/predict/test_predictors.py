@@ -14,11 +14,12 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.demo.trees import make_tree
+from soft_vit.data.images import BadImage
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.spec import NOTES_KEY
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
@@ -80,17 +81,20 @@ def test_timm_model_sees_what_timm_shows_it():
         assert result.indices == best.indices.tolist()
         assert result.scores == pytest.approx(best.values.tolist())
     assert predictor.names[281] == "tabby, tabby cat"
+    # Another mode is converted by its range, or refused.
+    grey = Image.fromarray(np.asarray(images[0].convert("L")).astype(np.uint16) * 257)
+    assert predictor([grey])[0].scores == predictor([images[0].convert("L")])[0].scores
+    with pytest.raises(BadImage, match="unknown range"):
+        predictor([images[0].convert("F")])
 
 
-@pytest.mark.parametrize(("img_size", "words"), [(None, "size and normalisation"), (64, "the normalisation")])
-def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size, words):
+@pytest.mark.parametrize("img_size", [None, 96])
+def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size):
+    """The state dict itself notes the size of its images, 64 pixels."""
     predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size)
-    notes, side = predictor.notes, img_size or 224
-    assert words in notes[0]
-    # From 64 to 224 pixels.
-    assert ["resampled" in note for note in notes[1:]] == ([True] if img_size is None else [])
+    assert [("the normalisation" in note) for note in predictor.notes] == [True]
     assert predictor.names == list(CLASSES)
-    assert predictor.transform(photo(200, 300)).shape == (3, side, side)
+    assert predictor.transform(photo(200, 300)).shape == (3, img_size or 64, img_size or 64)
 
 
 @pytest.mark.parametrize("source", ["recorded file", "checkpoint of a training"])
@@ -127,7 +131,7 @@ def test_checkpoint_says_size_and_options_of_its_model(tmp_path):
 
 OTHERS = [("soft_norm_pico", {}, "got .soft_norm."), ("soft_pico", {"options": {"depths": 3}}, "depths|int")]
 OTHERS += [("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "64 x 7")]
-OTHERS += [("soft_pico", {"num_classes": 0}, "classification head")]
+OTHERS += [("soft_pico", {"num_classes": 0}, "head.weight")]
 
 
 @pytest.mark.parametrize(("name", "notes", "words"), OTHERS)

@@ -33,6 +33,8 @@ def run(script: str, *arguments: object, cwd: Path | None = None, **environment:
     [
         ("dist_train", "c.py 0", {}, "got '0'"),
         ("dist_train", "c.py 2", {"NNODES": "2", "NODE_RANK": "1"}, "NODE_RANK"),
+        ("dist_train", "c.py 2 --max-restarts", {}, "got ''"),
+        ("dist_train", "c.py 2 --max-restarts=x --amp", {}, "got 'x'"),
         ("dist_test", "c.py x.pth", {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
         ("slurm_train", "gpu name c.py", {}, "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK"),
     ],
@@ -56,19 +58,25 @@ def recorder(folder: Path, name: str, exit_code: int = 0) -> Path:
     return program
 
 
+FOUR = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "10.0.0.1"}
+MEETING = "--rdzv_backend c10d --rdzv_endpoint"
+
+
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("environment", "restarts", "expected"),
     [
-        ({}, "--standalone"),
-        (
-            {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "10.0.0.1"},
-            "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500",
-        ),
+        ({}, "", "--standalone"),
+        ({}, "--max-restarts 3", "--standalone --max_restarts 3"),
+        ({"PORT": "12"}, "", "--nnodes 1 --master_addr localhost --master_port 12"),
+        ({"PORT": "12"}, "--max_restarts=3", f"--nnodes 1 {MEETING} localhost:12 --max_restarts 3"),
+        (FOUR, "", "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500"),
+        (FOUR, "--max-restarts=2", f"--nnodes 4 {MEETING} 10.0.0.1:29500 --max_restarts 2"),
     ],
 )
-def test_what_torchrun_is_given(tmp_path, environment, expected):
-    python = str(recorder(tmp_path, "python", 7))
-    ended = run("dist_train", "a folder/c.py", "3", "--cfg-options", "data_root=my data", PYTHON=python, **environment)
+def test_what_torchrun_is_given(tmp_path, environment, restarts, expected):
+    environment = {**environment, "PYTHON": str(recorder(tmp_path, "python", 7))}
+    arguments = ("a folder/c.py", "3", *restarts.split(), "--cfg-options", "data_root=my data")
+    ended = run("dist_train", *arguments, **environment)
     # The exit code is the run's.
     assert ended.returncode == 7
     given = (tmp_path / "recorded").read_text().splitlines()

@@ -10,7 +10,7 @@ from publications import NOTES, SECRET, run
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.spec import NOTES_KEY
 
 
 def state_dict(seed: int) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from publications import METRIC, NOTES, SECRET, run
 from soft_vit.data import CLASSES, draw_shape
 from soft_vit.export import load_export_model
 from soft_vit.weights import ENTRIES, load_index
-from soft_vit.weights.read import NOTES_KEY
+from soft_vit.weights.spec import NOTES_KEY
 
 # Publishing: the weights with a digest and an entry, without other contents of the checkpoint.
 

@@ -14,20 +14,19 @@ from mmengine.logging import HistoryBuffer
 
 from soft_vit.weights.files import ensure_writable, write_atomically
 from soft_vit.weights.read import (
-    NOTES_KEY,
-    Notes,
     first_not_finite,
     load_weights,
-    notes_of,
     read_checkpoint_file,
+    spec_of,
     unwrap_state_dict,
 )
 from soft_vit.weights.save import safetensors_bytes
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 # Notes, of which only plain values are kept, and the allowed contents of files.
 
 
-FULL = Notes(
+FULL = ModelSpec(
     "soft_pico",
     {"img_size": [64, 96], "inverse": "cholesky", "qkv": None},
     {"input_size": (3, 64, 96), "mean": (0.5,) * 3, "std": (0.25,) * 3, "crop_pct": 0.9, "crop_mode": "center"},
@@ -37,10 +36,10 @@ FULL = Notes(
 
 def test_written_and_read_again():
     content = {"meta": {NOTES_KEY: FULL.to_dict()}, "state_dict": {"a": torch.zeros(1)}}
-    assert notes_of(content) == unwrap_state_dict(content).notes == FULL
+    assert spec_of(content) == unwrap_state_dict(content).spec == FULL
     # Unwrapped weights keep their notes.
-    assert unwrap_state_dict(unwrap_state_dict(content)).notes == FULL
-    assert FULL.img_size() == (64, 96)
+    assert unwrap_state_dict(unwrap_state_dict(content)).spec == FULL
+    assert FULL.img_size == (64, 96)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +57,19 @@ def test_written_and_read_again():
                 3,
             )
         ),
-        ({"options": {"a": [1, ["b", None]], "c": {"d": 1}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
+        ({"options": {"a": [1, ["b", None]], "c": {"d": {1}}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
         ({"options": [1], "training": {"epochs": 5}}, {}),
     ],
     ids=str,
 )
 def test_strange_notes_are_left_out(strange, kept):
-    assert notes_of({"meta": {NOTES_KEY: {"model": "soft_pico", **strange}}}) == Notes("soft_pico", kept)
-    assert notes_of({"meta": {NOTES_KEY: {"model": 3}}}) == Notes()
+    assert spec_of({"meta": {NOTES_KEY: {"model": "soft_pico", **strange}}}) == ModelSpec("soft_pico", kept)
+    assert spec_of({"meta": {NOTES_KEY: {"model": 3}}}) == ModelSpec()
 
 
 @pytest.mark.parametrize("size", [None, 0, 10**9, "64", [64], [64, 64, 64], [64, "a"], True])
 def test_a_strange_size(size):
-    assert Notes("soft_pico", {"img_size": size}).img_size() is None
+    assert ModelSpec("soft_pico", {"img_size": size}).img_size is None
 
 
 def test_a_yacs_config_is_read_as_plain_values(tmp_path, monkeypatch):
@@ -115,7 +114,7 @@ def test_contents_of_mmengine_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("soft_vit.weights.read._methods", {})
     try:
         weights = load_weights(tmp_path / "a.pth")
-        assert (weights.keys(), weights.notes) == ({"a"}, FULL)
+        assert (weights.keys(), weights.spec) == ({"a"}, FULL)
         for name in ("b.pth", "c.pth"):
             with pytest.raises(ValueError, match="could run code"):
                 load_weights(tmp_path / name)
@@ -142,7 +141,7 @@ WEIGHTS = {"odd": torch.arange(3, dtype=torch.uint8), "b": torch.randn(5, 3).mT,
 
 
 @pytest.mark.parametrize(
-    "notes", [None, Notes("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
+    "notes", [None, ModelSpec("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
 )
 def test_tensors_and_notes_come_back(notes, tmp_path):
     data = safetensors_bytes(WEIGHTS, notes)
@@ -150,12 +149,12 @@ def test_tensors_and_notes_come_back(notes, tmp_path):
     read = load_weights(tmp_path / "a.safetensors")
     assert read.keys() == WEIGHTS.keys()
     assert all(read[name].dtype == value.dtype and torch.equal(read[name], value) for name, value in WEIGHTS.items())
-    assert read.notes == (notes or Notes())
+    assert read.spec == (notes or ModelSpec())
 
 
 def test_the_same_bytes_each_time():
     """The safetensors library writes metadata in random order."""
-    assert len({safetensors_bytes(WEIGHTS, Notes("soft_pico", {"a": 1})) for _ in range(20)}) == 1
+    assert len({safetensors_bytes(WEIGHTS, ModelSpec("soft_pico", {"a": 1})) for _ in range(20)}) == 1
 
 
 # Files are written atomically.

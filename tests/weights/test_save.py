@@ -10,11 +10,10 @@ from models.zoo.generated import shapes
 from released import released_shapes
 from safetensors.torch import load_file
 
-from soft_vit.models import PYRAMID_SIZES
-from soft_vit.models.pyramid import rename_released
+from soft_vit.models import PYRAMID_SIZES, PyramidViT
 from soft_vit.weights.publish import _pretrained_cfg
-from soft_vit.weights.read import NOTES_KEY
 from soft_vit.weights.save import LAYOUTS, convert, read_trained_file, written
+from soft_vit.weights.spec import NOTES_KEY
 
 FC = "stages.1.blocks.0.mlp.fc1.weight"
 SUFFIX = {layout: ".safetensors" if layout == "safetensors" else ".pth" for layout in LAYOUTS}
@@ -26,7 +25,8 @@ def same(a: dict, b: dict) -> bool:
 
 def test_released_survives_every_layout(averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    weights = {name: averaged[rename_released(name)] for name in released_shapes(PYRAMID_SIZES["pico"]["depths"])}
+    names = {name: name for name in released_shapes(PYRAMID_SIZES["pico"]["depths"])}
+    weights = {released: averaged[own] for own, released in PyramidViT.adapter.from_released(names).items()}
     torch.save({"arch": "soft_pico", "state_dict": weights, "optimizer": {}}, "released.pth")
     source = "released.pth"
     for i, layout in enumerate([*LAYOUTS, *reversed(LAYOUTS)]):
@@ -60,7 +60,7 @@ def test_notes_are_kept_or_options_named(layout, checkpoint, tmp_path):
     sentences = convert(checkpoint, target, layout)
     before, after = read_trained_file(checkpoint), read_trained_file(target, model="soft_pico")
     kept = layout in ("mmengine", "safetensors")
-    assert (after.notes == before.notes) == kept
+    assert (after.spec == before.spec) == kept
     assert any("newton_iters=12" in sentence for sentence in sentences) != kept
 
 
@@ -135,7 +135,7 @@ def test_weights_of_another_image_size_are_not_resampled(name, tmp_path):
     assert same(file.weights, weights)
     released = torch.load(io.BytesIO(written(file, "released")), weights_only=True)["model"]
     assert {key: value.shape for key, value in released.items()} == {
-        key: value.shape for key, value in model.released_state_dict(model.state_dict()).items()
+        key: value.shape for key, value in model.to_released(model.state_dict()).items()
     }
     cfg = _pretrained_cfg(file, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert (cfg["input_size"], cfg.get("pool_size")) == ((3, 64, 96), None if "deit" in name else (2, 3))

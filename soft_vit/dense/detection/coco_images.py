@@ -38,7 +38,8 @@ class CocoImages(ReadingDataset):
     ZIP, without its ending). masks: load masks too.
     filter_empty: drop training images without an object to train on. transforms: of torchvision.transforms.v2, each as
     `dict(type=NAME, ...)`, applied in training to the image, its boxes and masks together; by default a horizontal
-    flip. test_mode: keep all images, without targets and transforms.
+    flip. test_mode: keep all images, without targets and transforms. bits, upright: see
+    `soft_vit.data.images.decode_image`.
 
     A sample has `inputs`, the RGB image as uint8 `[3, H, W]`, and `data_samples`, a BaseDataElement with `img_id`,
     `img_path` and `ori_shape` (H, W). In training it has `gt_instances`: bboxes float32 `[n, 4]` as (x0, y0, x1, y1),
@@ -60,9 +61,11 @@ class CocoImages(ReadingDataset):
         filter_empty: bool = True,
         transforms: Sequence[dict] = _FLIP,
         test_mode: bool = False,
+        upright: bool | None = None,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
+        self.upright = upright
         root = Path(data_root).expanduser()
         storage = require_storage(root, img_dir)
         # A file_name may begin with the last folders of img_dir.
@@ -121,12 +124,11 @@ class CocoImages(ReadingDataset):
     def read(self, info: dict) -> Image.Image:
         if not info.get("has_file", True):
             raise BadImage(f"{info['entry'][0]}: the file does not exist")
-        image = self.images.load(Entry(*info["entry"]))
         height, width = info["ori_shape"]
+        image = self.images.load(Entry(*info["entry"]), bits=self.bits, size=(height, width), upright=self.upright)
         if image.size != (width, height):
             found = f"{image.width} x {image.height}"
-            turned = ", perhaps because its EXIF data turn it" * (image.size == (height, width))
-            raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}{turned}")
+            raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}")
         return image
 
     def substitute(self, info: dict) -> Image.Image:
@@ -157,8 +159,10 @@ class CocoImages(ReadingDataset):
         for transform in self.transforms:
             parts = transform(parts)
         boxes = F.clamp_bounding_boxes(parts["boxes"]).as_subclass(Tensor)
-        # A crop may remove objects.
+        # A crop may remove objects, or the part of them that fills their box.
         keep = (boxes[:, 2:] > boxes[:, :2]).all(1)
+        if self.masks:
+            keep &= (parts["masks"].as_subclass(Tensor) != 0).flatten(1).any(1)
         objects = InstanceData(bboxes=boxes[keep], labels=parts["labels"][keep])
         if self.masks:
             objects.masks = parts["masks"].as_subclass(Tensor)[keep]

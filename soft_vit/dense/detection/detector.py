@@ -19,6 +19,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP
 from torchvision.ops.poolers import LevelMapper
 
 from soft_vit.dense.features import TimmFeatures
+from soft_vit.engine.data.preprocessor import in_bytes
 
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 
@@ -57,12 +58,14 @@ class FeaturePyramid(nn.Module):
     pyramid. extra: what follows the last map, "pool" for its subsampling by 2 (Faster R-CNN) or "conv" for two
     convolutions of stride 2 on the backbone's last map (P6 and P7 of RetinaNet).
 
-    Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all.
+    Attributes: out_channels of every map, names of the levels made from the backbone's maps, num_levels of all, and
+    colours, the mean and std that the backbone's weights expect, as torchvision's options.
     """
 
     def __init__(self, backbone: dict[str, Any], *, channels: int, stride: int, extra: str) -> None:
         super().__init__()
         body = TimmFeatures(**backbone, min_stride=stride)
+        self.colours = {f"image_{key}": list(body.spec.cfg[key]) for key in ("mean", "std") if key in body.spec.cfg}
         self.body: TimmFeatures | SimplePyramid = body
         if "out_indices" not in backbone and set(body.reductions) in ({4}, {8}, {16}, {32}):
             last = body.body.feature_info.out_indices[-1]
@@ -103,8 +106,9 @@ class TorchvisionDetector(BaseModel):
 
     detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: its label of class 0.
 
-    Images are uint8 `[3, H, W]` in RGB, each of its own size; torchvision's transform normalises, resizes and pads
-    them. Boxes are (x0, y0, x1, y1) in pixels of the given image; labels count from 0.
+    Images are `[3, H, W]` in RGB, each of its own size, uint8 or of another type that `in_bytes` takes; torchvision's
+    transform normalises, resizes and pads them. Boxes are (x0, y0, x1, y1) in pixels of the given image; labels count
+    from 0.
     """
 
     def __init__(
@@ -127,16 +131,18 @@ class TorchvisionDetector(BaseModel):
         """Return losses by name (mode "loss"), samples with `pred_instances` ("predict") or the pyramid ("tensor").
 
         `pred_instances` has bboxes float32 `[n, 4]`, scores `[n]`, labels int64 `[n]` and, for Mask R-CNN, masks bool
-        `[n, H, W]`, sorted by falling score.
+        `[n, H, W]`, sorted by falling score. Images are predicted one by one, so that a result does not depend on the
+        batch: padding to a common size would change what attention sees of an image.
         """
-        images = [image.float() / 255 for image in inputs]
+        images = [in_bytes(image).float() / 255 for image in inputs]
         if mode == "loss":
             losses = self.detector(images, [self._target(sample) for sample in data_samples])
             # MMEngine sums only what has "loss" in its name.
             return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
         if mode == "predict":
             samples = data_samples or [BaseDataElement() for _ in images]
-            return [self._predicted(*pair) for pair in zip(self.detector(images), samples, strict=True)]
+            pairs = zip(images, samples, strict=True)
+            return [self._predicted(self.detector([image])[0], sample) for image, sample in pairs]
         if mode == "tensor":
             return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
         raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')

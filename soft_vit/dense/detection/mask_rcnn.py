@@ -29,9 +29,9 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     of the anchors, see `make_anchors`; by default 32 to 512 pixels, with three per location. box_head_dim: width of
     the two layers that classify a box. mask_head_dims: channels of the mask head's convolutions. options: those of
     torchvision, such as min_size (of the shorter side after resizing, 800 pixels; training draws from several, testing
-    takes the last), max_size (of the longer side, 1333), image_mean and image_std (of values in [0, 1]),
-    size_divisible, box_score_thresh, box_nms_thresh, box_detections_per_img and rpn_pre_nms_top_n_train. Raises
-    ValueError for any other.
+    takes the last), max_size (of the longer side, 1333), image_mean and image_std (of values in [0, 1], by default
+    those of the backbone's weights), size_divisible, box_score_thresh, box_nms_thresh, box_detections_per_img and
+    rpn_pre_nms_top_n_train. Raises ValueError for any other.
 
     The last layers also predict a box and a mask for the background: 4 x 1025 + 257 of 33 M parameters.
     """
@@ -50,6 +50,7 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     ) -> None:
         check_options(MaskRCNN, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=4, extra="pool")
+        options = {**pyramid.colours, **options}
         anchors = make_anchors(sizes, pyramid, octaves=1, scale=8)
         detector = MaskRCNN(
             pyramid,

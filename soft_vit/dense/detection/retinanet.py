@@ -23,8 +23,8 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     of the anchors, see `make_anchors`; by default 32 to 813 pixels, nine per location. head_convs: convolutions of
     each head, 1 to 4. options: torchvision's, such as min_size (of the shorter side after resizing, 800 pixels;
     training draws from several, testing takes the last), max_size (of the longer side, 1333), image_mean and image_std
-    (of values in [0, 1]), size_divisible, score_thresh, nms_thresh, detections_per_img, topk_candidates, fg_iou_thresh
-    and bg_iou_thresh. Raises ValueError for any other.
+    (of values in [0, 1], by default those of the backbone's weights), size_divisible, score_thresh, nms_thresh,
+    detections_per_img, topk_candidates, fg_iou_thresh and bg_iou_thresh. Raises ValueError for any other.
 
     The heads have the paper's shapes. torchvision divides the loss of each image by its number of positive anchors;
     others divide the loss of a batch by the batch's number.
@@ -43,6 +43,7 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     ) -> None:
         check_options(RetinaNet, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=8, extra="conv")
+        options = {**pyramid.colours, **options}
         anchors = make_anchors(sizes, pyramid, octaves=3, scale=4)
         detector = RetinaNet(pyramid, num_classes, anchor_generator=anchors, **options)
         for head in (detector.head.classification_head, detector.head.regression_head):

@@ -13,7 +13,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.archives import Entry
 from soft_vit.data.images import BadImage
-from soft_vit.data.label_maps import find_label_maps
+from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.registry import DATASETS, register
 
@@ -23,8 +23,9 @@ class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K.
 
     data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`; a value of
-    reduce_zero_label that seems wrong is logged. A sample enters the pipeline as `img` (uint8 `[3, H, W]`, RGB),
-    `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled), `img_path`, `ori_shape` (H, W) and `sample_idx`.
+    reduce_zero_label that seems wrong is logged. bits, upright: see `soft_vit.data.images.decode_image`. A sample
+    enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled),
+    `img_path`, `ori_shape` (H, W) and `sample_idx`.
 
     In training, another pair replaces one that cannot be read or whose label map does not fit, see `ReadingDataset`. In
     a test, a black image replaces an unreadable image and keeps its labels; a label map that cannot be used raises
@@ -38,9 +39,11 @@ class LabelMapTree(ReadingDataset):
         classes: Sequence[str] | None = None,
         reduce_zero_label: bool = False,
         pipeline: list = (),
+        upright: bool | None = None,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
+        self.upright = upright
         self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
         for sentence in self.maps.doubts():
             print_log(sentence, "current", logging.WARNING)
@@ -54,16 +57,17 @@ class LabelMapTree(ReadingDataset):
 
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return the image and its classes, uint8 `[H, W]`. Raises BadImage."""
-        return self.maps.load(_entries(info))
+        return self.maps.load(_entries(info), bits=self.bits, upright=self.upright)
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return a black image with the label map. Raises ValueError if the label map cannot be used."""
-        image, labels = _entries(info)
-        size = None
-        with suppress(BadImage):
-            size = self.maps.load_image(image).size[::-1]
+        file, labels = _entries(info)
         try:
-            classes = self.maps.load_labels(labels, size)
+            classes = self.maps.load_labels(labels)
+            image = Image.new("RGB", classes.shape[::-1])
+            with suppress(BadImage):
+                image = self.maps.load_image(file, size=classes.shape, bits=self.bits, upright=self.upright)
+            check_size(labels, classes, image)
         except BadImage as error:
             raise ValueError(f"A test needs every label map, repair {error}.") from error
         return Image.new("RGB", classes.shape[::-1]), classes

@@ -12,6 +12,9 @@ from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
 
+# Groups of GroupNorm in the library's Semantic FPN.
+_GROUPS = 32
+
 
 class UPerNet(nn.Module):
     """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
@@ -24,6 +27,7 @@ class UPerNet(nn.Module):
 
     normalises = True
     divisor = 1
+    strides = None
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
@@ -40,17 +44,20 @@ class UPerNet(nn.Module):
 class SemanticFPN(nn.Module):
     """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added.
 
-    in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels, channels: of the pyramid's maps and of the
-    result. Unlike mmseg's, the pyramid is without 3 x 3 convolutions after its sums: 2.36 M parameters fewer at 256
-    channels.
+    in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels: of the pyramid's maps. channels: of the result,
+    a multiple of 32, the number of groups of its GroupNorm. Unlike mmseg's, the pyramid is without 3 x 3 convolutions
+    after its sums: 2.36 M parameters fewer at 256 channels.
     """
 
     normalises = False
+    strides = (4, 8, 16, 32)
     # The library enlarges each map by 2 before it adds it to the next.
     divisor = 32
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()
+        if channels < 1 or channels % _GROUPS:
+            raise ValueError(f"decoder.channels must be a multiple of {_GROUPS} for Semantic FPN, got {channels}.")
         self.decoder = FPNDecoder(
             list(in_channels),
             pyramid_channels=pyramid_channels,

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from mmengine.model import BaseDataPreprocessor
 from mmengine.structures import BaseDataElement, PixelData
+from timm.layers import to_2tuple
 from torch import Tensor
 from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
+from soft_vit.engine.data.preprocessor import in_bytes
 from soft_vit.registry import MODELS, register
 
 # Maximum distance of the centre of a window from its pixel, in window sides.
@@ -22,7 +24,9 @@ SPREAD = 0.35
 
 @register(MODELS)
 class SegmentationPreprocessor(BaseDataPreprocessor):
-    """Normalises uint8 images `[3, H, W]`; in training, pads images and labels at the bottom and on the right.
+    """Normalises images `[3, H, W]`; in training, pads images and labels at the bottom and on the right.
+
+    Images are uint8 or of another type that `in_bytes` takes.
 
     mean, std: of RGB values in [0, 255]. size: minimum (H, W) of a padded batch; None pads to the largest image. The
     padding has the colour `mean` and the label 255. windows: options of `RandomWindows`, whose windows replace whole
@@ -33,18 +37,18 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         self,
         mean: list[float],
         std: list[float],
-        size: tuple[int, int] | None = None,
+        size: int | tuple[int, int] | None = None,
         windows: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(non_blocking=True)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
-        self.size = None if size is None else tuple(size)
+        self.size = None if size is None else to_2tuple(size)
         self.windows = None if windows is None else RandomWindows(**windows)
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
-        images = [(image - self.mean).div_(self.std) for image in data["inputs"]]
+        images = [(in_bytes(image) - self.mean).div_(self.std) for image in data["inputs"]]
         samples = data.get("data_samples")
         if not training:
             return {"inputs": images, "data_samples": samples}

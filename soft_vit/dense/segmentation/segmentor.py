@@ -39,10 +39,12 @@ class TimmSegmentor(BaseModel):
     all equally.
 
     test_cfg: mode "whole", or "slide" with crop_size and stride (H, W), which averages the scores of overlapping
-    windows. scales, flip: test-time augmentation: sizes relative to the image's, and mirroring, left to right for True
-    or along all subsets of a list of "horizontal" and "vertical"; class probabilities are averaged.
+    windows; a stride in (0, 1) is a share of crop_size. scales, flip: test-time augmentation: sizes relative to the
+    image's, and mirroring, left to right for True or along all subsets of a list of "horizontal" and "vertical"; class
+    probabilities are averaged.
 
-    Raises ValueError for an unknown decoder, mode or direction, and for a stride above crop_size.
+    Raises ValueError for an unknown decoder, mode or direction, for maps that the decoder or `auxiliary` cannot take,
+    for another number of weights than classes, and for a stride above crop_size.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class TimmSegmentor(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
         decoder = {"kind": "upernet", **decoder}
-        make_decoder = DECODERS[decoder.pop("kind")]
+        make_decoder = DECODERS[check_choice("decoder.kind", decoder.pop("kind"), tuple(DECODERS))]
         # UPerNet normalises the maps itself.
         self.backbone = TimmFeatures(**{"out_norm": not make_decoder.normalises, **backbone})
+        needed, found = make_decoder.strides, tuple(self.backbone.reductions)
+        if needed not in (None, found):
+            raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {found}.")
         self.decoder = make_decoder(self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None
@@ -69,7 +74,10 @@ class TimmSegmentor(BaseModel):
             options = dict(auxiliary)
             self.auxiliary_index = options.pop("index", 2)
             self.auxiliary_weight = options.pop("loss_weight", 0.4)
+            check_choice("auxiliary.index", self.auxiliary_index, tuple(range(len(found))))
             self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
+        if class_weight is not None and len(class_weight) != num_classes:
+            raise ValueError(f"class_weight must have num_classes={num_classes} values, got {len(class_weight)}.")
         weight = None if class_weight is None else torch.tensor(class_weight, dtype=torch.float32)
         self.register_buffer("class_weight", weight, persistent=False)
         self.test_cfg = _test_options(**(test_cfg or {}))
@@ -167,14 +175,14 @@ class TimmSegmentor(BaseModel):
 def _test_options(
     mode: str = "whole",
     crop_size: int | Sequence[int] = (512, 512),
-    stride: int | Sequence[int] | None = None,
+    stride: float | Sequence[int] | None = None,
     scales: float | Sequence[float] = (1.0,),
     flip: bool | str | Sequence[str] = False,
 ) -> dict[str, Any]:
-    """Return the options of a test in one form; stride: by default crop_size."""
+    """Return the options of a test in one form; stride: by default crop_size, a float is a share of it."""
     check_choice("test_cfg.mode", mode, ("whole", "slide"))
     crop = to_2tuple(crop_size)
-    step = to_2tuple(stride or crop)
+    step = tuple(int(side * stride) for side in crop) if isinstance(stride, float) else to_2tuple(stride or crop)
     if step[0] > crop[0] or step[1] > crop[1]:
         raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {step}.")
     directions = ("horizontal",) * flip if isinstance(flip, bool) else (flip,) if isinstance(flip, str) else flip

@@ -28,6 +28,10 @@ def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, i
     return max(round(height * factor), 1), max(round(width * factor), 1)
 
 
+def _longer_first(scale: int | Sequence[int], max_ratio: float) -> tuple[float, int]:
+    return max(to_2tuple(scale)) * max_ratio, min(to_2tuple(scale))
+
+
 def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dict[str, Any]:
     image = F.resize_image(results["img"], list(size), InterpolationMode.BILINEAR, antialias=True)
     results = {**results, "img": image}
@@ -43,11 +47,12 @@ def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dic
 class SegResize(BaseTransform):
     """Resizes the image to fit into scale (longer side, shorter side), keeping its aspect ratio.
 
-    For tests: labels keep the original size, in which metrics are computed.
+    max_ratio: multiplies the longer side of scale. For tests: labels keep the original size, in which metrics are
+    computed.
     """
 
-    def __init__(self, scale: tuple[int, int]) -> None:
-        self.scale = scale
+    def __init__(self, scale: int | tuple[int, int], max_ratio: float = 1.0) -> None:
+        self.scale = _longer_first(scale, max_ratio)
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         return _resize(results, resize_within(results["img"].shape[-2:], self.scale), labels=False)
@@ -57,11 +62,13 @@ class SegResize(BaseTransform):
 class SegRandomResize(BaseTransform):
     """Resizes image and labels to fit into scale (longer side, shorter side) times a factor, keeping the aspect ratio.
 
-    ratio_range: range of the factor, which is drawn uniformly.
+    max_ratio: multiplies the longer side of scale. ratio_range: range of the factor, which is drawn uniformly.
     """
 
-    def __init__(self, scale: tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0)) -> None:
-        self.scale = scale
+    def __init__(
+        self, scale: int | tuple[int, int], ratio_range: tuple[float, float] = (0.5, 2.0), max_ratio: float = 1.0
+    ) -> None:
+        self.scale = _longer_first(scale, max_ratio)
         self.ratio_range = ratio_range
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:

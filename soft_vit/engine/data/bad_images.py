@@ -12,7 +12,6 @@ from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from soft_vit.data.images import BadImage
 from soft_vit.registry import HOOKS, register
@@ -30,8 +29,13 @@ class ReadingDataset(BaseDataset):
     In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
     images. `BadImagesHook` names and counts them.
 
-    The metainfo comes from the data, not from the config.
+    bits: of the values in images of 16 bits, see `soft_vit.data.images.to_rgb`. The metainfo comes from the data, not
+    from the config.
     """
+
+    def __init__(self, *args: Any, bits: int | None = None, **kwargs: Any) -> None:
+        self.bits = bits
+        super().__init__(*args, **kwargs)
 
     def full_init(self) -> None:
         if self._fully_initialized:
@@ -100,35 +104,38 @@ class BadImagesHook(Hook):
     """
 
     priority = "LOW"
+    kept = ("named",)
 
     def __init__(self, max_share: float = 0.01) -> None:
         self.max_share = max_share
-        self._named: dict[int, set[int]] = {}
+        # Indices of images, by split and number of the data set in it.
+        self.named: dict[str, list[int]] = {}
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         if self.every_n_train_iters(runner, 100):
-            self._look(runner, runner.train_dataloader, self.max_share)
+            self._look(runner, "train", self.max_share)
 
     def after_train_epoch(self, runner: Runner) -> None:
-        self._look(runner, runner.train_dataloader, self.max_share)
+        self._look(runner, "train", self.max_share)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        self._look(runner, runner.val_dataloader)
+        self._look(runner, "val")
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        self._look(runner, runner.test_dataloader)
+        self._look(runner, "test")
 
-    def _look(self, runner: Runner, loader: DataLoader, max_share: float | None = None) -> None:
-        for dataset in _reading_datasets(loader.dataset):
-            named = self._named.setdefault(id(dataset), set())
+    def _look(self, runner: Runner, split: str, max_share: float | None = None) -> None:
+        datasets = _reading_datasets(getattr(runner, f"{split}_dataloader").dataset)
+        for number, dataset in enumerate(datasets):
+            named = set(self.named.get(f"{split} {number}", ()))
             # Ranks read different images, and all have to stop together.
-            bad = set().union(*all_gather_object(dataset.bad_images()))
+            bad = named.union(*all_gather_object(dataset.bad_images()))
             for index in sorted(bad - named):
                 runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
             if bad - named:
                 instead = "others take their places" if max_share is not None else "black ones take their places"
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
-            named |= bad
+            self.named[f"{split} {number}"] = sorted(bad)
             if max_share is not None and len(bad) > max_share * len(dataset):
                 share = f"a share of {max_share:g}"
                 raise ValueError(f"At most {share} of the images may be unreadable, got {len(bad)} of {len(dataset)}.")

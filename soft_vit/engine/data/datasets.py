@@ -47,7 +47,7 @@ class ImageTree(ReadingDataset):
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         if val_fraction:
-            self._samples = _part(self._samples, val_fraction, held_out)
+            self._samples = _part(self._samples, self.images.classes, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
         super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
@@ -76,7 +76,7 @@ class ImageTree(ReadingDataset):
         return [info["gt_label"]] if "gt_label" in info else np.flatnonzero(info["gt_score"]).tolist()
 
     def read(self, info: dict) -> Image.Image:
-        return self.images.load(Entry(*info["entry"]))
+        return self.images.load(Entry(*info["entry"]), bits=self.bits)
 
     def pack(self, info: dict, content: Image.Image) -> Any:
         entry = Entry(*info.pop("entry"))
@@ -117,16 +117,18 @@ class TimmDataset(ReadingDataset):
         return [self.get_data_info(idx)["gt_label"]]
 
     def read(self, info: dict) -> Image.Image:
-        return self.images.image(info["position"])
+        return self.images.image(info["position"], self.bits)
 
     def pack(self, info: dict, content: Image.Image) -> Any:
         return self.pipeline({**info, "img": content})
 
 
-def _part(samples: list[tuple[Entry, Any]], val_fraction: float, held_out: bool) -> list[tuple[Entry, Any]]:
+def _part(
+    samples: list[tuple[Entry, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
+) -> list[tuple[Entry, Any]]:
     """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
 
-    The only image of a class is not held out.
+    The only image of a class is not held out. Raises ValueError if all images of another class are.
     """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}.")
@@ -134,7 +136,12 @@ def _part(samples: list[tuple[Entry, Any]], val_fraction: float, held_out: bool)
     order.sort(key=lambda i: samples[i][1])
     chosen = {i for place, i in enumerate(order) if (place + 0.5) * val_fraction % 1 < val_fraction}
     counts = Counter(label for _, label in samples if isinstance(label, int))
-    return [one for i, one in enumerate(samples) if (i in chosen and counts[one[1]] != 1) == held_out]
+    chosen = {i for i in chosen if counts[samples[i][1]] != 1}
+    labels = [label if isinstance(label, tuple) else (label,) for _, label in samples]
+    trained = {one for i, several in enumerate(labels) if i not in chosen for one in several}
+    if lost := sorted({one for several in labels for one in several} - trained):
+        raise ValueError(f"val_fraction must leave images of {classes[lost[0]]} to train on, got {val_fraction}.")
+    return [one for i, one in enumerate(samples) if (i in chosen) == held_out]
 
 
 @register(DATASETS)

@@ -14,7 +14,7 @@ from PIL import Image
 from timm.data import create_dataset
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from soft_vit.data.images import BadImage, decode_image
+from soft_vit.data.images import BadImage, decode_image, to_rgb
 from soft_vit.data.shards import Shards
 
 _TRAIN = ("train", "training")
@@ -48,14 +48,14 @@ class NamedImages:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def image(self, index: int) -> Image.Image:
-        """Return an image in RGB. Raises BadImage if it cannot be read or decoded."""
+    def image(self, index: int, bits: int | None = None) -> Image.Image:
+        """Return an image in RGB. Raises BadImage if it cannot be read or decoded. bits: see `to_rgb`."""
         try:
             if not hasattr(self.source, "reader"):
-                return self.source[index][0].convert("RGB")
+                return to_rgb(self.source[index][0], bits)
             # timm's own reading would return another image for one that is damaged.
             with self.source.reader[index][0] as file:
-                return decode_image(file.read())
+                return decode_image(file.read(), bits=bits)
         except (OSError, ValueError) as error:
             raise BadImage(f"image {index}: {error}") from error
 

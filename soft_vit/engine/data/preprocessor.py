@@ -39,10 +39,27 @@ def samples_of_labels(labels: Tensor) -> list[DataSample]:
     return samples
 
 
+def in_bytes(images: Tensor) -> Tensor:
+    """Return images with values in [0, 255]: uint8 as they are, other integers scaled by the range of their type.
+
+    Floats must be in [0, 1]. Raises ValueError for floats of another range.
+    """
+    if images.dtype == torch.uint8:
+        return images
+    if images.is_floating_point():
+        low, high = images.aminmax() if images.numel() else (0.0, 0.0)
+        # Bicubic resizing overshoots.
+        if not -0.5 <= float(low) <= float(high) <= 1.5:
+            raise ValueError(f"Images of floats must be in [0, 1], got values from {low:g} to {high:g}.")
+        return 255 * images
+    return images.float() * (255 / torch.iinfo(images.dtype).max)
+
+
 @register(MODELS)
 class RecipeDataPreprocessor(BaseDataPreprocessor):
-    """Normalises uint8 RGB images [B, 3, H, W] and turns labels into targets, by timm's own functions.
+    """Normalises RGB images [B, 3, H, W] and turns labels into targets, by timm's own functions.
 
+    Images are uint8 or of another type that `in_bytes` takes.
     Takes batches of `collate_labels`, or of DataSamples. Images of mmcv's LoadImageFromFile are BGR; use MMPretrain's
     ClsDataPreprocessor with `to_rgb=True` for these.
 
@@ -96,7 +113,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         samples = samples_of_labels(data["labels"]) if "labels" in data else data.get("data_samples")
         images = images if isinstance(images, Tensor) else torch.stack(images)
         # The caller's batch stays as it is.
-        images = (images - self.mean).div_(self.std)
+        images = (in_bytes(images) - self.mean).div_(self.std)
         if training and self.reprob:
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:

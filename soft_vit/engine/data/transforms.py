@@ -114,16 +114,24 @@ class LoadedImage(BaseTransform):
 class TimmEvalCrop(BaseTransform):
     """timm's evaluation transform: resize to `img_size / crop_pct`, then the centre of img_size.
 
-    img_size: pixels a side. crop_pct: above 0; 1 keeps the whole shorter side. interpolation: `bicubic`,
+    img_size: pixels, one number or (H, W). crop_pct: above 0; 1 keeps the whole shorter side. interpolation: `bicubic`,
     `bilinear`, `lanczos` and so on. crop_mode: `center` keeps the aspect ratio, `squash` does not, `border` pads.
-    `img` (uint8 [H, W, 3] or a PIL image) becomes uint8 [img_size, img_size, 3]; normalising is left to the model.
+    `img` (uint8 [H, W, 3] or a PIL image) becomes uint8 of that size; normalising is left to the model.
     """
 
     def __init__(
-        self, img_size: int = 224, crop_pct: float = 0.875, interpolation: str = "bicubic", crop_mode: str = "center"
+        self,
+        img_size: int | tuple[int, int] = 224,
+        crop_pct: float = 0.875,
+        interpolation: str = "bicubic",
+        crop_mode: str = "center",
     ) -> None:
         self.transform_image = transforms_imagenet_eval(
-            img_size, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation, normalize=False
+            img_size if isinstance(img_size, int) else tuple(img_size),
+            crop_pct=crop_pct,
+            crop_mode=crop_mode,
+            interpolation=interpolation,
+            normalize=False,
         )
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Fit the test images of a config: folder, size, crop, normalisation, test time augmentation."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
-from timm.data import DEFAULT_CROP_PCT, ImageNetInfo, infer_imagenet_subset, resolve_data_config
+from timm.data import DEFAULT_CROP_PCT, resolve_data_config
+from timm.layers import to_2tuple
 
 from soft_vit.data.images import find_images
 from soft_vit.engine.config import datasets_in, type_name
@@ -17,7 +18,7 @@ from soft_vit.engine.config import datasets_in, type_name
 class View:
     """Preprocessing of a test image in timm's terms; see `TimmEvalCrop`. mean, std: of RGB values in [0, 1]."""
 
-    img_size: int
+    img_size: int | tuple[int, int]
     crop_pct: float = DEFAULT_CROP_PCT
     interpolation: str = "bicubic"
     crop_mode: str = "center"
@@ -25,13 +26,19 @@ class View:
     std: tuple[float, ...] | None = None
 
 
-def timm_view(pretrained_cfg: dict[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
-    """Return the view that timm reports a model's accuracy for, with another size or crop if given."""
-    found = resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, pretrained_cfg, use_test_size=True)
+def data_config(
+    pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None
+) -> dict[str, Any]:
+    """Return timm's preprocessing of test images, as its reported accuracies have it, with another size or crop."""
+    asked = {"img_size": img_size, "crop_pct": crop_pct}
+    return resolve_data_config(asked, dict(pretrained_cfg), use_test_size=True)
+
+
+def timm_view(pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
+    """Return `data_config` as a view."""
+    found = data_config(pretrained_cfg, img_size, crop_pct)
     height, width = found.pop("input_size")[1:]
-    if height != width:
-        raise ValueError(f"img_size must be given for a model whose images are not square, got {height} x {width}.")
-    return View(height, **found)
+    return View(height if height == width else (height, width), **found)
 
 
 def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
@@ -66,7 +73,7 @@ def set_view(cfg: Config, view: View) -> None:
         loading = [transform for transform in pipeline if type_name(transform).startswith("Load")]
         packing = [transform for transform in pipeline if type_name(transform).startswith(("Pack", "TestTimeAug"))]
         if "size" in dataset:
-            dataset.size = view.img_size
+            dataset.size = max(to_2tuple(view.img_size))
         dataset.pipeline = [*loading, {"type": "TimmEvalCrop", **crop}, *(packing or [{"type": "PackInputs"}])]
     if view.mean is not None:
         scale = {name: [255 * value for value in getattr(view, name)] for name in ("mean", "std")}
@@ -89,31 +96,23 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     a folder that is not a class.
     """
     images = find_images(folder, "", classes=classes)
-    pipeline = shown_datasets(cfg)[0].get("pipeline", [])
+    shown = shown_datasets(cfg)[0]
     cfg.test_dataloader.dataset = {
         "type": "ImageTree",
+        "bits": shown.get("bits"),
         "data_root": str(folder),
         "split": "",
         "classes": list(classes),
         "test_mode": True,
-        "pipeline": [transform for transform in pipeline if not type_name(transform).startswith("Load")],
+        "pipeline": [
+            transform for transform in shown.get("pipeline", []) if not type_name(transform).startswith("Load")
+        ],
     }
     for preprocessor in _preprocessors(cfg):
         if preprocessor.get("to_rgb"):
             # ImageTree's images are RGB.
             preprocessor.to_rgb = False
     return sorted({label for _, label in images.samples})
-
-
-def class_names(num_classes: int, trained: Sequence[str] = (), recorded: Sequence[str] = ()) -> list[str]:
-    """Return the names of a model's classes in the order of its output, or their numbers if the names are unknown.
-
-    They come from the first of these sources: `trained`, the names in a checkpoint; timm's lists for ImageNet's numbers
-    of classes; `recorded`, those of published weights.
-    """
-    subset = infer_imagenet_subset({"num_classes": num_classes})
-    names = trained or (ImageNetInfo(subset).label_names() if subset else recorded)
-    return [str(name) for name in (names if len(names) == num_classes else range(num_classes))]
 
 
 def use_tta_pipeline(cfg: Config, classifies: bool) -> None:

@@ -1,5 +1,6 @@
 """Write checkpoints that survive a crash."""
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.optim import ZeroRedundancyOptimizer
 from mmengine.runner import Runner
 
-from soft_vit.engine.models.notes import notes_of_run
+from soft_vit.engine.models.notes import spec_of_run
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.read import NOTES_KEY, first_not_finite
@@ -56,7 +57,7 @@ class SafeCheckpointHook(CheckpointHook):
     Old files are removed after the next one is written.
 
     All ranks share the main one's buffers, such as BatchNorm's statistics, from the start and with each checkpoint. A
-    checkpoint notes the timm model, its options and its images, see `notes_of_run`. max_keep_ckpts: -1 for
+    checkpoint notes the timm model, its options and its images, see `spec_of_run`. max_keep_ckpts: -1 for
     all; at least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest
     checkpoint, once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
     """
@@ -64,6 +65,9 @@ class SafeCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
         backend_args = backend_args or {"backend": "soft_vit.atomic"}
         super().__init__(*args, max_keep_ckpts=max_keep_ckpts, backend_args=backend_args, **kwargs)
+        if self.args:
+            # MMEngine would pass them to the function that writes, which takes none.
+            raise ValueError(f"SafeCheckpointHook must have arguments of CheckpointHook, got {', '.join(self.args)}.")
         self.saved_iter: int | None = None
         self._due = False
 
@@ -81,8 +85,8 @@ class SafeCheckpointHook(CheckpointHook):
             for path in Path(self.out_dir).glob(".*.pth.*.tmp"):
                 path.unlink(missing_ok=True)
 
-    def _kept(self, newest: int) -> list[int]:
-        """Return the numbers of this hook's existing checkpoints, up to the one that the run resumes from."""
+    def _kept(self, newest: float = math.inf) -> list[int]:
+        """Return the numbers of this hook's existing checkpoints, up to `newest`, sorted."""
         name = re.compile(re.escape(self.filename_tmpl).replace(r"\{\}", r"(\d+)"))
         found = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
         return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
@@ -90,8 +94,8 @@ class SafeCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
             raise ValueError(f"{name} must be finite; load_from the newest checkpoint with a lower learning rate.")
-        if (notes := notes_of_run(runner)) is not None:
-            checkpoint["meta"][NOTES_KEY] = notes.to_dict()
+        if (spec := spec_of_run(runner)) is not None:
+            checkpoint["meta"][NOTES_KEY] = spec.to_dict()
 
     def every_n_train_iters(self, runner: Runner, n: int, start: int = 0) -> bool:
         """Put off a checkpoint until the end of a window of accumulated gradients, which are not saved."""
@@ -106,7 +110,7 @@ class SafeCheckpointHook(CheckpointHook):
     def save_between(self, runner: Runner) -> None:
         """Write a checkpoint after an iteration at which none is due, as `stopped_iter_<iterations>.pth`.
 
-        It is removed once there are two regular checkpoints, or another one of its kind.
+        It is removed once there are two regular checkpoints or another one of its kind, and when the run has ended.
         """
         if not self.by_epoch:
             self._save_checkpoint(runner)
@@ -160,11 +164,21 @@ class SafeCheckpointHook(CheckpointHook):
         if not is_main_process():
             return
         write_atomically(Path(runner.work_dir) / "last_checkpoint", self.last_ckpt.encode())
-        newest = Path(self.last_ckpt).name
-        if newest.startswith("stopped_") or (self.max_keep_ckpts > 0 and len(self.keep_ckpt_ids) > 1):
-            for path in Path(self.out_dir).glob("stopped_iter_*.pth"):
-                if path.name != newest:
-                    path.unlink()
+        if Path(self.last_ckpt).name.startswith("stopped_") or self.max_keep_ckpts == 1 or len(self._kept()) > 1:
+            self._remove_stopped(runner)
+
+    def after_train(self, runner: Runner) -> None:
+        super().after_train(runner)
+        if is_main_process():
+            self._remove_stopped(runner)
+
+    def _remove_stopped(self, runner: Runner) -> None:
+        """Remove the checkpoints of `save_between` but for the newest checkpoint."""
+        note = Path(runner.work_dir) / "last_checkpoint"
+        newest = Path(note.read_text()).name if note.is_file() else None
+        for path in Path(self.out_dir).glob("stopped_iter_*.pth"):
+            if newest not in (None, path.name):
+                path.unlink()
 
 
 def _share_buffers(runner: Runner) -> None:

@@ -1,10 +1,13 @@
-"""Check before the first step that the classes of data and model fit each other."""
+"""Check before the first step that data and model fit each other."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.registry import HOOKS, register
@@ -25,11 +28,41 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     if not own or own == expected:
         return
     strange = [name for name in own if name not in expected]
-    if not strange and hasattr(dataset, "number_like"):
+    twice = len(set(expected)) < len(expected)
+    if not strange and not twice and hasattr(dataset, "number_like"):
         dataset.number_like(expected)
         return
     what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
     raise ValueError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
+
+
+def require_batches(loader: Any, model: nn.Module) -> None:
+    """Raise ValueError if a batch holds one image whose last map is too small for BatchNorm.
+
+    loader: the training data. model: a classifier with a timm model.
+    """
+    batches = loader.batch_sampler
+    single = batches.batch_size == 1 or (not batches.drop_last and len(batches.sampler) % batches.batch_size == 1)
+    inputs = loader.dataset[0].get("inputs") if single and hasattr(model, "model") else None
+    if not isinstance(inputs, Tensor):
+        return
+    try:
+        network = copy.deepcopy(model).train().model.to("meta")
+        network(torch.empty(1, *inputs.shape, device="meta"))
+    except Exception as error:
+        # Models that do not run on the meta device are not checked.
+        if "more than 1 value per channel" in str(error):
+            what = "must leave no batch of one image, for which BatchNorm needs more than one position"
+            sizes = f"{batches.batch_size} for {len(batches.sampler)} images; drop_last=True leaves a smaller one out"
+            raise ValueError(f"train_dataloader.batch_size {what}, got {sizes}.") from error
+
+
+def outputs_of(model: nn.Module) -> int | None:
+    """Return the number of classes of a model of MMEngine, or None if it does not tell."""
+    model = unwrapped(model)
+    # A detector itself, a timm model inside ours, or the head of a segmentor or of a model of MMPretrain.
+    owners = (model, getattr(model, "model", None), getattr(model, "head", None))
+    return next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
 
 
 @register(HOOKS)
@@ -37,17 +70,16 @@ class RunChecksHook(Hook):
     """Checks that the model has at least as many classes as the training data.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for too few
-    classes of the model, and what `match_classes` raises.
+    classes of the model, and what `match_classes` and `require_batches` raise.
     """
 
     def before_train(self, runner: Runner) -> None:
         classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        model = unwrapped(runner.model)
-        # A detector itself, a timm model inside ours, or the head of one of MMPretrain.
-        owners = (model, getattr(model, "model", None), getattr(model, "head", None))
-        head = next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
+        head = outputs_of(runner.model)
         if classes is not None and head is not None and len(classes) > head:
             raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
+        if hasattr(getattr(runner.train_dataloader, "batch_sampler", None), "drop_last"):
+            require_batches(runner.train_dataloader, unwrapped(runner.model))

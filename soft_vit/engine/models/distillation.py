@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from soft_vit.engine.models.classifier import TimmProgressClassifier
-from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
-from soft_vit.weights.load import fit_weights
-from soft_vit.weights.read import notes_of
+from soft_vit.weights.load import model_of_file
 
 
 def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) -> Tensor:
@@ -77,22 +75,18 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
     checkpoint = options.pop("checkpoint", None)
     if bool(options.get("pretrained")) == (checkpoint is not None):
         raise ValueError(f"teacher must have either pretrained=True or checkpoint, the path of a file, got {options}.")
+    name = options.pop("model_name")
     if checkpoint is None:
         # With another number of classes timm would create an untrained head.
         options.pop("num_classes", None)
+        model = timm.create_model(name, **options)
     else:
         options.setdefault("num_classes", num_classes)
-    model = timm.create_model(**options)
-    fits = model.num_classes == num_classes
-    if checkpoint is not None and fits:
-        content = load_checkpoint_file(checkpoint)
-        weights, _ = fit_weights(content, model)
-        fits = not model.load_state_dict(weights, strict=False).missing_keys
-        noted, given = notes_of(content).cfg, options.get("pretrained_cfg_overlay") or {}
-        told = {name: noted[name] for name in ("mean", "std") if name in noted and name not in given}
-        model.pretrained_cfg = {**model.pretrained_cfg, **told}
-    if not fits:
-        raise ValueError(f"teacher must have the student's {num_classes} classes, got {options['model_name']}.")
+        model, report = model_of_file(name, checkpoint, **options)
+        if report.new:
+            raise ValueError(f"teacher must have the student's {num_classes} classes, got {checkpoint}.")
+    if model.num_classes != num_classes:
+        raise ValueError(f"teacher must have the student's {num_classes} classes, got {name}.")
     img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
     return Teacher(model, mean, std, img_size)
 

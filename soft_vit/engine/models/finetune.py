@@ -1,15 +1,14 @@
 """Start from published weights of a timm model, and freeze its first stages."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from mmengine.runner import CheckpointLoader
 from timm.models import group_parameters
 from torch import nn
 
-from soft_vit.engine.models.timm_model import create_timm_model, pretrained_cfg_of
-from soft_vit.engine.resume.read import load_checkpoint_file
-from soft_vit.weights.read import NOTES_KEY, Notes, notes_of, trained_notes
+from soft_vit.engine.models.timm_model import create_timm_model, published_spec
+from soft_vit.weights.read import load_weights, spec_of
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 TIMM_PREFIX = "timm://"
 
@@ -22,19 +21,17 @@ def load_from_timm(filename: str, map_location: Any = None) -> dict:
     """
     model = create_timm_model(filename.removeprefix(TIMM_PREFIX), pretrained=True)
     weights = {key: value.to(map_location or "cpu") for key, value in model.state_dict().items()}
-    cfg = model.pretrained_cfg
     # Some names, such as soft_small, build a model of another name.
-    notes = Notes(cfg.get("architecture"), cfg={"label_names": cfg.get("label_names") or ()})
-    return {"state_dict": weights, "meta": {NOTES_KEY: notes.to_dict()}}
+    return {"state_dict": weights, "meta": {NOTES_KEY: ModelSpec.of(model).to_dict()}}
 
 
-def noted_cfg(source: str) -> Mapping[str, Any]:
-    """Return what weights note about their images: entries of timm's pretrained_cfg. source: as for `load_from`."""
+def start_spec(source: str) -> ModelSpec:
+    """Return the record of weights. source: as for `load_from`, a file, an address or `timm://NAME`."""
     if source.startswith(TIMM_PREFIX):
-        return pretrained_cfg_of(source.removeprefix(TIMM_PREFIX))
+        return published_spec(source.removeprefix(TIMM_PREFIX))
     if "://" in source:
-        return notes_of(CheckpointLoader.load_checkpoint(source, map_location="cpu")).cfg
-    return trained_notes(load_checkpoint_file(source), source).cfg
+        return spec_of(CheckpointLoader.load_checkpoint(source, map_location="cpu"))
+    return load_weights(source).spec
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)

@@ -1,50 +1,44 @@
-"""Notes of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
+"""The record of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
 
 import contextlib
-from collections.abc import Mapping
-from inspect import signature
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
 from mmengine.config import Config
 from mmengine.runner import Runner
-from timm.models.vision_transformer import VisionTransformer
-from torch import nn
 
 from soft_vit.engine.data.views import view_of_config
-from soft_vit.engine.models.timm_model import unwrapped
-from soft_vit.layers import ATTENTIONS, attention_options
-from soft_vit.models.pyramid import PyramidViT
-from soft_vit.weights.read import Notes
+from soft_vit.engine.models.timm_model import backbone_spec, timm_network, unwrapped
+from soft_vit.weights.spec import ModelSpec, plain
 
 
-def notes_of_config(config: Mapping[str, Any]) -> Notes:
-    """Return the notes of a training config: the model's options, preprocessing, facts for a model card."""
-    given = model_options(config).items()
-    options = {key: value for key, value in given if "drop" not in key and key != "num_classes"}
-    return Notes(None, options, cfg_of_config(config), training_facts(config))
-
-
-def notes_of_run(runner: Runner) -> Notes | None:
-    """Return the notes for the checkpoints of a run, or None for a model other than a timm classifier."""
-    classifier = unwrapped(runner.model)
-    network = getattr(classifier, "model", None)
-    if not isinstance(network, nn.Module) or not hasattr(network, "pretrained_cfg"):
+def spec_of_run(runner: Runner) -> ModelSpec | None:
+    """Return the record for the checkpoints of a run; None for a model without a part of timm."""
+    model = unwrapped(runner.model)
+    network, backbone = timm_network(model), backbone_spec(model)
+    if network is not None:
+        spec = ModelSpec.of(network)
+    elif backbone is not None:
+        # Its config builds a detector or segmentor, apart from what a file noted of the backbone.
+        noted = {"backbone": plain(backbone.options)} if backbone.options else {}
+        spec = ModelSpec(None, noted, {key: value for key, value in backbone.cfg.items() if key in ("mean", "std")})
+    else:
         return None
-    notes = notes_of_config(runner.cfg)
-    options, cfg = notes.options, notes.cfg
-    # The weights themselves tell their channels.
-    options.pop("in_chans", None)
-    if hasattr(network, "img_size"):
-        options["img_size"] = list(network.img_size)
-    preprocessor = getattr(classifier, "data_preprocessor", None)
+    cfg = {**spec.cfg, **cfg_of_config(runner.cfg)}
+    if network is not None:
+        cfg["input_size"] = (spec.cfg["input_size"][0], *cfg["input_size"][1:])
+    preprocessor = getattr(model, "data_preprocessor", None)
     if getattr(preprocessor, "mean", None) is not None:
         for key in ("mean", "std"):
             cfg[key] = tuple((getattr(preprocessor, key).flatten().double() / 255).tolist())
-    classes = getattr(getattr(runner.train_dataloader, "dataset", None), "metainfo", {}).get("classes")
-    if classes:
-        cfg["label_names"] = tuple(str(name) for name in classes)
-    return Notes(network.pretrained_cfg.get("architecture"), _plain(options), _plain(cfg), notes.training)
+    spec = replace(spec, cfg=plain(cfg), training=training_facts(runner.cfg))
+    return spec.with_classes(trained_classes(runner), bool(getattr(model, "multi_label", False)))
+
+
+def trained_classes(runner: Runner) -> Sequence[str]:
+    """Return the names of the classes of the training data; () without any."""
+    return tuple(map(str, getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()))
 
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -79,21 +73,3 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if size is not None:
         found["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
     return found
-
-
-def model_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a pyramid or ViT, such as its inverse, that a training config sets."""
-    own = {name for cls in (PyramidViT, VisionTransformer) for name in signature(cls.__init__).parameters}
-    own -= {"self", "device", "dtype", "attn_options"}
-    for cls in ATTENTIONS.values():
-        own |= attention_options(cls).keys()
-    return {key: value for key, value in (config.get("model") or {}).items() if key in own}
-
-
-def _plain(value: Any) -> Any:
-    """Return a copy of plain Python types, without MMEngine's, which the safe reader would refuse."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_plain(item) for item in value) if type(value) in (list, tuple) else list(value)
-    return value.tolist() if isinstance(value, torch.Tensor) else value

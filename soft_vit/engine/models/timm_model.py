@@ -4,11 +4,14 @@ from typing import Any
 
 import timm
 from mmengine.model import BaseTTAModel, is_model_wrapper
+from timm.models import PretrainedCfg
 from torch import nn
 
 from soft_vit.models.base import require_known
 from soft_vit.text_tables import one_line
-from soft_vit.weights import WeightsError
+from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights.load import is_own_model
+from soft_vit.weights.spec import ModelSpec
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -18,18 +21,35 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def pretrained_cfg_of(name: str) -> dict[str, Any]:
-    """Return timm's pretrained configuration of a model by name, without its weights; {} for an unknown name.
+def timm_network(model: nn.Module) -> nn.Module | None:
+    """Return the timm model of a classifier, or None for a model of another kind."""
+    network = getattr(model, "model", None)
+    return network if isinstance(network, nn.Module) and hasattr(network, "pretrained_cfg") else None
+
+
+def backbone_spec(model: nn.Module) -> ModelSpec | None:
+    """Return the record of the timm model that is the backbone of a detector or a segmentor, or None without one."""
+    specs = (getattr(module, "spec", None) for module in model.modules())
+    return next((spec for spec in specs if isinstance(spec, ModelSpec)), None)
+
+
+def published_spec(name: str) -> ModelSpec:
+    """Return the record of the published weights of a timm model; name: may have a tag or a source.
 
     Raises ValueError for an unknown tag or source.
     """
     if ":" in name:
-        return create_timm_model(name, pretrained=False).pretrained_cfg
+        return ModelSpec.of(create_timm_model(name, pretrained=False, device="meta"))
+    require_known(name)
     try:
-        found = timm.get_pretrained_cfg(name)
+        cfg = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
-    return {} if found is None else found.to_dict()
+    cfg = cfg or PretrainedCfg(architecture=name)
+    entry = ENTRIES.get(f"{name.partition('.')[0]}.{cfg.tag}")
+    told: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
+    told |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
+    return ModelSpec.of_cfg(cfg, {**told, **(entry.options if entry else {})})
 
 
 def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from soft_vit.registry import HOOKS, MODELS, register
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NotedWeights
+from soft_vit.weights.spec import ModelSpec
 
 PREFIX = "ema/"
 
@@ -84,7 +87,7 @@ class EMAEvalHook(EMAHook):
         super().before_train(runner)
         if self.ema_model.steps == 0:
             # The average was made before the weights were initialised or loaded.
-            self.ema_model.module.load_state_dict(self.src_model.state_dict())
+            load_into(self.ema_model.module, self.src_model.state_dict())
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         wrapper = runner.optim_wrapper
@@ -133,7 +136,8 @@ class EMAEvalHook(EMAHook):
             return
         if "ema_state_dict" in checkpoint:
             self._swap_ema_state_dict(checkpoint)
-            self.ema_model.load_state_dict(checkpoint["ema_state_dict"])
+            # Names begin with `module.`, which is otherwise removed.
+            load_into(self.ema_model, NotedWeights(checkpoint["ema_state_dict"], ModelSpec()))
         else:
             runner.logger.warning("The checkpoint lacks averaged weights; the average starts from its plain weights.")
 

@@ -51,7 +51,11 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         vectors = [p for p in others if p.ndim <= 1]
         others = [{"params": [p for p in others if p.ndim > 1]}, {"params": vectors, "weight_decay": 0.0}]
         config["params"] = self._groups(timm_model, config) + [group for group in others if group["params"]]
-        wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": OPTIMIZERS.build(config)}
+        optimizer = OPTIMIZERS.build(config)
+        for group in optimizer.param_groups:
+            # Of the optimizer's own rate, where the config leaves it open.
+            group["lr"] *= group.pop("lr_scale", 1)
+        wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": optimizer}
         return OPTIM_WRAPPERS.build(wrapper)
 
     def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:
@@ -66,8 +70,8 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             return param_groups_weight_decay(model, decay, **options)
         groups = param_groups_layer_decay(model, decay, layer_decay=self.layer_decay, **options)
         # A body without a head, as in a detector, ends one layer below it.
-        rate = optimizer["lr"] * (1 if getattr(model, "num_classes", None) else self.layer_decay)
+        top = 1 if getattr(model, "num_classes", None) else self.layer_decay
         for group in groups:
             group.pop("param_names", None)
-            group["lr"] = rate * group.pop("lr_scale")
+            group["lr_scale"] *= top
         return groups

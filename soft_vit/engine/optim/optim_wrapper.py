@@ -31,8 +31,9 @@ class SafeOptimWrapper(OptimWrapper):
 
     dtype: of the forward pass under autocast; "float32" disables autocast. loss_scale: for float16, "dynamic" or a
     number; an overflow under a dynamic scale lowers the scale and is not counted. max_skipped: number of skipped steps
-    in a row that ends the run with a ValueError. Windows of `accumulative_counts` batches restart with every epoch, so
-    that a checkpoint between epochs is between windows; the last window may be shorter, and averages over its own
+    in a row that ends the run with a ValueError. Windows of `accumulative_counts` batches restart with every epoch of a
+    run by epoch, so that a checkpoint between epochs is between windows; a run by iteration is one pass. The last
+    window of a pass may be shorter. A shorter window, or one that a resumed run continues, averages over its own
     batches. The schedule advances with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises ValueError
@@ -53,6 +54,7 @@ class SafeOptimWrapper(OptimWrapper):
         self.max_skipped = max_skipped
         self.skipped, self._skipped_in_a_row = 0, 0
         self.stepped = False
+        self._resumed_at = 0
         self._device = self.optimizer.param_groups[0]["params"][0].device.type
         self._fixed_scale = None if dynamic else float(loss_scale)
         self._scaler = None
@@ -158,21 +160,25 @@ class SafeOptimWrapper(OptimWrapper):
 
     def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
         self._inner_count, self._max_counts = init_counts, max_counts
+        self._resumed_at = init_counts
         if not self.should_update():
             self._log("the run resumes between two optimizer steps; gradients accumulated earlier are lost.")
 
     def _window(self, iteration: int) -> tuple[int, bool]:
-        """Return the size of the accumulation window of an iteration, from 0, and whether the window ends there."""
+        """Return the size of the accumulation window of an iteration, from 0, and whether the window ends there.
+
+        The window of a resumed run that begins within it holds the batches that are left.
+        """
         counts = self._accumulative_counts
-        position = iteration
-        size = counts
+        begin, length = 0, math.inf
         if self._max_counts > 0:
             # Both from the hub: a resumed run of another length has its checkpoint's values there until it begins.
             steps = self.message_hub.get_info("max_iters", self._max_counts)
-            epoch = steps // self.message_hub.get_info("max_epochs", 1)
-            position = iteration % epoch
-            size = min(counts, epoch - position // counts * counts)
-        return size, position % counts == size - 1
+            length = steps // self.message_hub.get_info("max_epochs", 1)
+            begin = iteration // length * length
+        first = begin + (iteration - begin) // counts * counts
+        end = min(first + counts, begin + length)
+        return end - max(first, self._resumed_at), iteration == end - 1
 
     def should_update(self) -> bool:
         return self._window(self._inner_count - 1)[1]

@@ -27,7 +27,8 @@ class TimmOptimizers(Registry):
     def get(self, key: str) -> Callable[..., Optimizer] | None:
         """Return the function that builds an optimizer from parameters or groups.
 
-        Raises ValueError for a name that timm does not know and for a second-order optimizer.
+        Raises ValueError for a name that timm does not know and for a second-order optimizer. The function raises
+        ValueError for arguments that do not fit.
         """
         if "." in key:
             return None
@@ -42,10 +43,14 @@ class TimmOptimizers(Registry):
             if misplaced := [name for name in _OF_GROUPS if name in options]:
                 raise ValueError(f"{misplaced[0]} must be in paramwise_cfg of TimmOptimWrapperConstructor.")
             try:
-                return create_optimizer_v2(params, key, lr=lr, **options)
+                optimizer = create_optimizer_v2(params, key, lr=lr, **options)
             except (AssertionError, ImportError, TypeError) as error:
                 # Of apex and bitsandbytes, which need a GPU, or an argument that the optimizer lacks.
                 raise ValueError(f"The optimizer timm.{key} must be usable with {options}: {error}.") from error
+            if any(group["lr"] is None for group in optimizer.param_groups):
+                # It would choose the rate itself, and schedules and logs need a number.
+                raise ValueError(f"optimizer.lr must be set for timm.{key}, got None, its default.")
+            return optimizer
 
         return build
 
@@ -77,7 +82,7 @@ class TimmLR(_ParamScheduler):
     ) -> None:
         if sched in ("none", "plateau"):
             raise ValueError(f"sched must be a schedule without a metric, got {sched}; MMEngine has ReduceOnPlateauLR.")
-        length = (end - begin) // epoch_length
+        length = (end - begin) / epoch_length
         try:
             self._schedule, _ = create_scheduler_v2(
                 optimizer, sched, length, step_on_epochs=False, updates_per_epoch=epoch_length, **options
@@ -91,7 +96,7 @@ class TimmLR(_ParamScheduler):
         cls, *args: Any, epoch_length: int, begin: int = 0, end: int = INF, by_epoch: bool = True, **kwargs: Any
     ) -> "TimmLR":
         """Return a schedule of iterations from one of epochs, as MMEngine's schedules do."""
-        steps = {"begin": begin * epoch_length, "end": end if end == INF else end * epoch_length}
+        steps = {"begin": int(begin * epoch_length), "end": end if end == INF else int(end * epoch_length)}
         return cls(*args, **steps, by_epoch=False, epoch_length=epoch_length, **kwargs)
 
     def _get_value(self) -> list[float]:

@@ -6,6 +6,7 @@ another.
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 from mmengine.dataset import InfiniteSampler
@@ -55,16 +56,32 @@ def _require_batch(loader: DataLoader) -> None:
         raise ValueError(f"batch_size must be less for {images} images, or drop_last False, got {batch_size}.")
 
 
-def _drop_late_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
-    """Remove schedules without an `end` that would begin after the run; MMEngine refuses them."""
+def _fit_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
+    """Let schedules without an `end` end with the run, and remove those that would begin after it.
 
-    def begins_late(scheduler: dict) -> bool:
-        length = loop.max_epochs if scheduler.get("by_epoch", True) else loop.max_iters
-        return "end" not in scheduler and scheduler.get("begin", 0) >= length
+    MMEngine refuses the latter, and takes a run by iteration for one epoch.
+    """
+    schedulers, kept = loop.runner.param_schedulers, []
+    # Schedules of several optimizers are a dict without a type.
+    if not isinstance(schedulers, list) and "type" not in (schedulers or {}):
+        return
+    for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
+        end = Fraction(loop.max_iters)
+        if scheduler.get("by_epoch", True):
+            end /= len(loop.dataloader)
+        if "end" in scheduler or scheduler.get("begin", 0) < end:
+            # Only a schedule that is converted to iterations can end within a round through the data.
+            end = end if scheduler.get("convert_to_iter_based") else math.ceil(end)
+            kept.append({"end": end, **scheduler})
+    loop.runner.param_schedulers = kept
 
-    schedulers = loop.runner.param_schedulers
-    if isinstance(schedulers, list):
-        loop.runner.param_schedulers = [scheduler for scheduler in schedulers if not begins_late(scheduler)]
+
+def _validate(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, last: int) -> None:
+    """Validate if it is due after this epoch or iteration."""
+    loop._decide_current_val_interval()
+    due = done % loop.val_interval == 0 or done == last
+    if loop.runner.val_loop is not None and done >= loop.val_begin and due:
+        loop.runner.val_loop.run()
 
 
 @LOOPS.register_module()
@@ -78,15 +95,15 @@ class ExactEpochLoop(EpochBasedTrainLoop):
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
         super().__init__(runner, _with_positions(dataloader), *args, **kwargs)
         _require_batch(self.dataloader)
-        _drop_late_schedules(self)
+        _fit_schedules(self)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
         if self._iter == self._epoch * len(self.dataloader) > 0:
-            self._validate()
+            _validate(self, self._epoch, self._max_epochs)
         while self._epoch < self._max_epochs and not self.stop_training:
             self.run_epoch()
-            self._validate()
+            _validate(self, self._epoch, self._max_epochs)
         self.runner.call_hook("after_train")
         return self.runner.model
 
@@ -103,18 +120,13 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         _seed_step(self.runner)
         super().run_iter(idx, data_batch)
 
-    def _validate(self) -> None:
-        """Validate if it is due after this epoch."""
-        self._decide_current_val_interval()
-        due = self._epoch % self.val_interval == 0 or self._epoch == self._max_epochs
-        if self.runner.val_loop is not None and self._epoch >= self.val_begin and due:
-            self.runner.val_loop.run()
-
 
 @LOOPS.register_module()
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
+    A run that resumes where a validation is due begins with it, because it follows the checkpoint. A round through the
+    data is an epoch of a schedule that counts epochs.
     Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly.
     """
 
@@ -125,28 +137,36 @@ class ExactIterLoop(IterBasedTrainLoop):
         self._endless = isinstance(self.dataloader.batch_sampler.sampler.sampler, InfiniteSampler)
         if not self._endless:
             _require_batch(self.dataloader)
-        # MMEngine's is 1, whatever the length of a schedule that counts epochs.
-        self._max_epochs = math.ceil(self._max_iters / len(self.dataloader))
-        _drop_late_schedules(self)
+        _fit_schedules(self)
 
     def run(self) -> Any:
         self.runner.call_hook("before_train")
         self.runner.call_hook("before_train_epoch")
+        if self._iter > 0:
+            _validate(self, self._iter, self._max_iters)
         batches = self._all_batches()
         while self._iter < self._max_iters and not self.stop_training:
             self.runner.model.train()
             self.run_iter(next(batches))
-            self._decide_current_val_interval()
-            due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
-            if self.runner.val_loop is not None and self._iter >= self.val_begin and due:
-                self.runner.val_loop.run()
+            _validate(self, self._iter, self._max_iters)
         self.runner.call_hook("after_train_epoch")
         self.runner.call_hook("after_train")
         return self.runner.model
 
     def run_iter(self, data_batch: Any) -> None:
+        if self._iter > 0 and self._iter % len(self.dataloader) == 0:
+            self._advance_schedules()
         _seed_step(self.runner)
         super().run_iter(data_batch)
+
+    def _advance_schedules(self) -> None:
+        """Advance schedules that count epochs, of which MMEngine sees one in a run by iteration.
+
+        A checkpoint after the last iteration of a round holds the state before it.
+        """
+        for scheduler in self.runner.param_schedulers or ():
+            if scheduler.by_epoch:
+                scheduler.step()
 
     def _all_batches(self) -> Iterator[Any]:
         epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))

@@ -9,6 +9,7 @@ The sampler yields each index as a `SampleIndex`, which carries its position to 
 Persistent workers and workers that prefetch therefore need no message.
 """
 
+import copy
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,13 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine.dist import get_dist_info
-from mmengine.hooks import Hook
+from mmengine.hooks import EarlyStoppingHook, Hook
 from mmengine.registry import DATA_SAMPLERS, DATASETS
 from mmengine.runner import Runner
 from torch.utils.data import Sampler
 
 from soft_vit.registry import HOOKS, register
 
+# See BatchPositionHook; MMEngine's own hook forgets them.
+EarlyStoppingHook.kept = ("wait_count", "best_score")
 # The first word of a key, so that a step and a sample with equal numbers have different seeds.
 _STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
 
@@ -160,6 +163,8 @@ class PositionSampler(Sampler):
 class BatchPositionHook(Hook):
     """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
 
+    Attributes that a hook names in `kept`, which must be of plain Python types, are saved and restored as well.
+
     Raises ValueError for a resumed run with another number of steps or another global batch, because positions among
     the samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
     global batch. Settings of the optimizer and of its schedules come from the checkpoint, as in MMEngine.
@@ -167,11 +172,20 @@ class BatchPositionHook(Hook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint["meta"]["batches"] = self._describe(runner)
+        kept = [hook for hook in runner.hooks if hasattr(hook, "kept")]
+        states = [(type(hook).__name__, {name: getattr(hook, name) for name in hook.kept}) for hook in kept]
+        checkpoint["meta"]["hooks"] = states
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # In a test this would build the training data.
         if not runner._resume:
             return
+        states = list(checkpoint["meta"].get("hooks", ()))
+        for hook in runner.hooks:
+            # The first one of its type that is left: a run may have several.
+            if state := next((state for state in states if state[0] == type(hook).__name__), None):
+                states.remove(state)
+                vars(hook).update(copy.deepcopy(state[1]))
         before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from mmengine.logging import HistoryBuffer
 from mmengine.optim.scheduler.param_scheduler import OneCycleParamScheduler
 from mmengine.runner import CheckpointLoader
+from torch.utils.serialization import config as torch_config
 
 from soft_vit.text_tables import one_line
 from soft_vit.weights import Entry
@@ -46,7 +47,9 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
     map_location: as in torch.load. Raises FileNotFoundError for a missing file, and ValueError for one
     that is not a checkpoint or would run code, before anything in it is called.
     """
-    content = read_checkpoint_file(path, map_location)
+    # Whoever needs the notes alone reads no tensors. Files of old versions of torch cannot be mapped.
+    with torch_config.patch("load.mmap", zipfile.is_zipfile(path)):
+        content = read_checkpoint_file(path, map_location)
     if not isinstance(content, dict):
         raise ValueError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
     if isinstance(content.get("meta"), dict):
@@ -101,9 +104,10 @@ def require_checkpoint(path: str) -> None:
         raise FileNotFoundError(f"The checkpoint must be an existing file, got {path}.")
 
 
-def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
+def find_newest_checkpoint(work_dir: str | Path, since: float = 0.0) -> Path | None:
     """Return the intact checkpoint that training wrote last in a folder, or None; report and skip damaged ones.
 
+    since: leave out files that were written before, a time of files in seconds.
     The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
     usable note it is the highest iteration. If the folder has no checkpoint, the folder in the note
     is searched, which is the `out_dir` of the hook.
@@ -112,18 +116,22 @@ def find_newest_checkpoint(work_dir: str | Path) -> Path | None:
     note = folder / "last_checkpoint"
     noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
     if noted is not None:
-        if noted.is_file() and not _numbered(folder):
+        if noted.is_file() and not _numbered(folder, since):
             folder = noted.parent
         noted = folder / noted.name
-    if noted is not None and noted.is_file() and _iteration_of(noted) is not None:
+    if noted is not None and _is_written(noted, since) and _iteration_of(noted) is not None:
         return noted
-    others = [path for path in _numbered(folder) if path != noted]
+    others = [path for path in _numbered(folder, since) if path != noted]
     found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
     return max(found)[1] if found else None
 
 
-def _numbered(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name)]
+def _numbered(folder: Path, since: float) -> list[Path]:
+    return [path for path in folder.glob("*.pth") if _NUMBERED.fullmatch(path.name) and _is_written(path, since)]
+
+
+def _is_written(path: Path, since: float) -> bool:
+    return path.is_file() and path.stat().st_mtime >= since
 
 
 def _iteration_of(path: Path) -> int | None:

@@ -118,5 +118,5 @@ def attention_options(cls: type[Attention]) -> dict[str, Any]:
             found = {**own, **found}
             if all(p.kind is not p.VAR_KEYWORD for p in parameters):
                 break
-    without = () if cls.qk_of_each_token else ("key_norm", "qk_conv")
+    without = () if cls.traits.qk_of_each_token else ("key_norm", "qk_conv")
     return {name: getattr(cls, f"default_{name}", found[name]) for name in found if name not in without}

@@ -1,15 +1,14 @@
 """Agent attention: softmax attention in two steps, through pooled queries (Han et al. 2023, arXiv 2312.08874)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, add_to_grid, depthwise_conv, grid_limit, grid_maps
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, landmark_tokens
-from soft_vit.ops.chunked import by_heads
+from soft_vit.layers.attention.base import SelfAttention, Traits, add_to_grid, depthwise_conv, grid_maps
+from soft_vit.ops.agent import agent_attention
+from soft_vit.ops.landmarks import NO_MASK_ON_A_MAP, Limit, grid_limit
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.softmax import dot_product_attention
 
 
 class AgentAttention(SelfAttention):
@@ -22,27 +21,17 @@ class AgentAttention(SelfAttention):
     tokens, which belong to one size of map.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the agents and of the convolution"
+    traits = Traits("N", "as all tokens, but left out of the agents and of the convolution")
 
-    def __init__(
-        self, dim: int, num_heads: int, *, max_agents: int | tuple[int, int] | None = 7, **options: Any
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, max_agents: Limit = 7, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_agents", max_agents, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
-        if self.limit is None:
-            self.cost = "N^2/r^2"
+        cost = "N" if self.limit else "N^2/r^2"
+        self.declare(cost=cost, mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         self.dwconv = depthwise_conv(dim, 3, self.sequence, **get_device_dtype(self))
 
-    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend through agents A, the `landmark_tokens` of q: `softmax(Q A^T) softmax(A K^T) V`."""
-        agents, exist = landmark_tokens(q, layout, self.sr_ratio, self.limit)
-        gathered = dot_product_attention(agents, k, v, layout.key_mask, fused=self.fused_attn)
-        return dot_product_attention(
-            q, agents, gathered, None if exist is None else exist[:, None, None], fused=self.fused_attn
-        )
+        return agent_attention(q, k, v, layout, self.sr_ratio, self.limit, self.fused_attn)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return add_to_grid(x, self.dwconv(grid_maps(v, layout)), layout)

@@ -1,12 +1,13 @@
 """Softmax attention to the tokens at multiples of a dilation on the map."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import atrous_attention
+from soft_vit.ops.numerics import at_least
 
 
 class AtrousAttention(ScoreAttention):
@@ -15,9 +16,7 @@ class AtrousAttention(ScoreAttention):
     dilation: the k; by default sr_ratio, which gives each token 49 keys in every stage at 224.
     """
 
-    cost: str = "N^2/k^2"
-    prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
-    no_mask: str = ""
+    traits = Traits("N^2/k^2", "see all tokens, and all see them, by softmax attention", mask_refusal=None)
 
     def __init__(
         self, dim: int, num_heads: int, *, sr_ratio: int = 1, dilation: int | None = None, **options: Any

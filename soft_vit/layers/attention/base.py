@@ -1,31 +1,23 @@
 """The base classes of attentions."""
 
-import math
 from collections.abc import Callable, MutableMapping
-from operator import index
-from typing import Any, ClassVar, Literal, SupportsIndex, get_args
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from timm.layers import register_notrace_module, to_2tuple, use_fused_attn
+from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.layers.embed import tokens_to_map
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import FeatSize, Layout, token_layout
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
 Rotate = Callable[[Tensor], Tensor]
 """Rotates queries or keys `[B, H, P + N, D]` by their positions."""
 
 KeyNorm = Literal["instance"]
-
-
-def at_least(name: str, value: int, smallest: int = 1) -> int:
-    """Return an option; ValueError unless it is an integer of at least smallest."""
-    if not isinstance(value, SupportsIndex) or index(value) < smallest:
-        raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
-    return index(value)
 
 
 def check_heads(dim: int, num_heads: int) -> int:
@@ -35,47 +27,10 @@ def check_heads(dim: int, num_heads: int) -> int:
     return dim // num_heads
 
 
-def grid_limit(name: str, value: int | tuple[int, ...] | None, sequence: bool = False) -> tuple[int, int] | None:
-    """Return the largest grid (height, width) of tokens, given as one side or both.
-
-    Along a sequence the same number of tokens forms one column; value may then be (M,). ValueError unless all numbers
-    are positive.
-    """
-    if value is None:
-        return None
-    limit = tuple(to_2tuple(value))
-    if not all(isinstance(side, int) and side > 0 for side in limit) or len(limit) not in (
-        (1, 2) if sequence else (2,)
-    ):
-        raise ValueError(f"{name} must be one or two positive numbers, or None, got {name}={value}.")
-    return (math.prod(limit), 1) if sequence else limit
-
-
-def window(side: int, sequence: bool) -> tuple[int, int]:
-    """Return the size of a window with this side on a map, or with this length along a sequence."""
-    return side, 1 if sequence else side
-
-
 def pad_to_window(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Pad maps `[..., Y, X]` with zeros to the size of a window, where they are smaller."""
     below, right = max(0, size[0] - maps.shape[-2]), max(0, size[1] - maps.shape[-1])
     return F.pad(maps, (0, right, 0, below)) if below or right else maps
-
-
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split tokens `[B, N, C]` into those of every head, `[B, H, N, C / H]`."""
-    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
-
-
-def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
-    """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
-    # Not unbind of one permuted tensor, whose gradient is copied twice.
-    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Invert `split_heads`: `[B, H, N, D]` to `[B, N, H * D]`."""
-    return x.transpose(1, 2).flatten(2)
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -94,8 +49,8 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero where a token does not count."""
-    return tokens_to_map(merge_heads(layout.grid(layout.keep(v))), layout.feat_size)
+    """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero for padding."""
+    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.feat_size)
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
@@ -104,12 +59,59 @@ def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
 
 
 def normalize_over_tokens(x: Tensor, layout: Layout) -> Tensor:
-    """Return `(x - mean) / sqrt(var + 1)` of each channel of `[B, H, P + N, D]`, over the tokens that count."""
+    """Return `(x - mean) / sqrt(var + 1)` of each channel of `[B, H, P + N, D]`, over the valid tokens."""
     with full_precision(x):
         wide, count = at_least_float32(x), layout.num_tokens(x)
-        centred = wide - layout.keep(wide).sum(2, keepdim=True) / count
-        variance = layout.keep(centred).square().sum(2, keepdim=True) / count
+        centred = wide - layout.zero_padded(wide).sum(2, keepdim=True) / count
+        variance = layout.zero_padded(centred).square().sum(2, keepdim=True) / count
         return (centred * (variance + 1).rsqrt()).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an attention is: its cost, and what it needs and takes."""
+
+    cost: str = "unknown"
+    """Growth of time and memory with the number of tokens N, such as "N" or "N^2"."""
+
+    prefix: str = "as all tokens"
+    """How prefix tokens are treated, for the table of attention types."""
+
+    needs_grid: bool = True
+    """Whether tokens of the grid and prefix tokens are treated differently; `prefix` says how."""
+
+    needs_order: bool = False
+    """Whether the order of tokens matters without a grid."""
+
+    mask_refusal: str | None = "it does not define one"
+    """Why a key_padding_mask is refused, as the end of a sentence; None where masks are taken."""
+
+    takes_context: bool = False
+    """Whether keys and values may be those of other tokens than queries (cross-attention)."""
+
+    fixed_grid: bool = False
+    """Whether the weights belong to one grid; such weights are resampled when a checkpoint has another."""
+
+    qk: Literal["tokens", "channels", "some"] | None = "tokens"
+    """What has a query and a key: each token, with heads of channels or of single ones; only some tokens; or none."""
+
+    key_is_query: bool = False
+    """Whether the key is the query, so that `k_norm` is unused."""
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether there are queries or keys of heads for the norms `q_norm` and `k_norm`."""
+        return self.qk in ("tokens", "some")
+
+    @property
+    def qk_of_each_token(self) -> bool:
+        """Whether each token has a query and a key, as key_norm and qk_conv require."""
+        return self.qk in ("tokens", "channels")
+
+    @property
+    def follows_mask(self) -> bool:
+        """Whether a mask is all that it needs to know of a batch of images of many shapes."""
+        return not self.needs_grid and self.mask_refusal is None
 
 
 @register_notrace_module
@@ -135,35 +137,17 @@ class Attention(nn.Module):
     torch.Size([2, 100, 64])
     """
 
-    cost: str
-    """Growth of time and memory with the number of tokens N, such as "N" or "N^2"; an instance states its own."""
+    traits: Traits = Traits()
+    """What the class is; an instance whose options change it has its own."""
 
-    fixed_feat_size: ClassVar[bool] = False
-    """Whether the weights belong to one map size; such weights are resampled when a checkpoint has another."""
+    projections: ClassVar[dict[str, str]] = {}
+    """The layers that project tokens to parts of C channels each: queries q, keys k, values v, a gate g of the result.
 
-    needs_grid: bool = True
-    """Whether tokens of the map and prefix tokens are treated differently; `prefix` says how."""
-
-    prefix: ClassVar[str] = "as all tokens"
-    """How prefix tokens are treated, for the table of attention types."""
-
-    qk_norm: ClassVar[bool] = True
-    """Whether there are queries or keys for the norms `q_norm` and `k_norm`."""
-
-    key_is_query: ClassVar[bool] = False
-    """Whether the key is the query, so that `k_norm` is unused."""
+    A key that is the query is a q. Swaps carry the weights of these parts over.
+    """
 
     q_conv: nn.Module
     k_conv: nn.Module
-
-    qk_of_each_token: ClassVar[bool] = True
-    """Whether each token has a query and a key, as a rotary embedding, key_norm and qk_conv require."""
-
-    takes_context: bool = False
-    """Whether keys and values may be those of other tokens than queries (cross-attention)."""
-
-    no_mask: str = "it does not define one"
-    """Why a key_padding_mask is refused, as the end of a sentence; empty where masks are taken."""
 
     fused_attn: bool
     """Whether softmax attention runs in torch's fused kernels: timm's switch (`set_fused_attn`) at construction."""
@@ -192,23 +176,30 @@ class Attention(nn.Module):
         self.key_norm = None if key_norm is None else check_choice("key_norm", key_norm, get_args(KeyNorm))
         self.qk_conv = qk_conv
         if key_norm or qk_conv:
-            if not self.qk_of_each_token:
+            if not self.traits.qk_of_each_token:
                 raise ValueError(
                     f"key_norm and qk_conv must not be set for {type(self).__name__}, whose tokens do not each have a "
                     f"query and a key, got key_norm={key_norm!r} and qk_conv={qk_conv}."
                 )
-            self.takes_context = False
+            self.declare(takes_context=False)
         if qk_conv:
-            self.needs_grid = True
-            for name in ("q_conv",) if self.key_is_query else ("q_conv", "k_conv"):
+            self.declare(needs_grid=True)
+            for name in ("q_conv",) if self.traits.key_is_query else ("q_conv", "k_conv"):
                 conv = depthwise_conv(dim, 3, self.sequence, bias=False, device=device, dtype=dtype)
                 nn.init.zeros_(conv.weight)
                 self.add_module(name, conv)
-        # Whether the places of tokens count, so that padding is moved behind the others.
-        self.aligns_padding = self.sequence and self.needs_grid
         # Norms of each head's queries and keys; models with such norms set them.
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
+
+    def declare(self, **traits: Any) -> None:
+        """Change traits of this instance."""
+        self.traits = replace(self.traits, **traits)
+
+    @staticmethod
+    def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
+        """Return the device and the dtype in the options of an attention, for its layers."""
+        return {name: options.get(name) for name in ("device", "dtype")}
 
     @property
     def dropout_p(self) -> float:
@@ -217,8 +208,10 @@ class Attention(nn.Module):
 
     def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
         """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
-        layout = token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.no_mask)
-        if layout.grid_mask is None or not self.needs_grid or self.sequence or torch.compiler.is_compiling():
+        layout = token_layout(
+            x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.traits.mask_refusal
+        )
+        if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
             return layout
         maps = layout.grid_mask.unflatten(1, layout.feat_size)
         if (maps[:, 1:] & ~maps[:, :-1]).any() or (maps[:, :, 1:] & ~maps[:, :, :-1]).any():
@@ -228,7 +221,7 @@ class Attention(nn.Module):
     def queries(self, q: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Normalise each head's queries `[B, H, P + N, D]`, convolve them with `qk_conv`, then rotate them."""
         q = self.q_norm(q)
-        if self.key_norm and self.key_is_query:
+        if self.key_norm and self.traits.key_is_query:
             q = normalize_over_tokens(q, layout)
         if self.qk_conv:
             q = add_to_grid(q, self.q_conv(grid_maps(q, layout)), layout)
@@ -253,31 +246,42 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Mix tokens x `[B, P + N, C]`, of which the first P = num_prefix_tokens precede the map or sequence.
 
-        key_padding_mask: bool `[B, P + N]`, True where a token counts. The result at these tokens is the
+        key_padding_mask: bool `[B, P + N]`, True for valid tokens. The result at these tokens is the
         same as without the others, whatever their values. The result at masked tokens is finite and meaningless.
         context: tokens `[B, M, C]` of keys and values, for attentions that take it (`takes_context`); the mask is then
         theirs, `[B, M]`, and convolutions of values are left out.
 
         Raises ValueError for tokens that do not fill feat_size, and for a mask of another shape or dtype, without any
         token, with tokens on the right of padding or below it where the place on a map counts, or for an attention
-        that takes none (`no_mask`).
+        that takes none (`Traits.mask_refusal`).
         """
         if context is None:
-            return self.mix_counted(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
-        if not self.takes_context:
+            return self.mix_with_padding(x, self.layout(x, feat_size, num_prefix_tokens, key_padding_mask))
+        if not self.traits.takes_context:
             raise ValueError(f"context must be None for {type(self).__name__}, which relates the tokens of one map.")
         self.layout(x, feat_size, num_prefix_tokens, None)
-        layout = token_layout(context, (context.shape[1],), 0, key_padding_mask, True, self.no_mask)
+        layout = token_layout(context, (context.shape[1],), 0, key_padding_mask, True, self.traits.mask_refusal)
         return self.cross(x, zero_padding(context, layout.mask), layout)
+
+    def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Mix packed sequences x `[T, C]`, each as if it were alone; for attentions of sequences that take masks.
+
+        cu_seqlens: `[S + 1]`, their boundaries, from 0 to T.
+        """
+        lengths = cu_seqlens.diff()
+        mask = torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
+        padded = x.new_zeros(*mask.shape, x.shape[1]).masked_scatter(mask[..., None], x)
+        return self(padded, (mask.shape[1],), 0, mask)[mask]
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         """Mix context `[B, M, C]`, of that layout, for tokens x `[B, P + N, C]`."""
         raise NotImplementedError
 
-    def mix_counted(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+    def mix_with_padding(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         """Mix tokens as `mix` does, with zeros for padding, which in a sequence is moved behind the other tokens."""
         x = zero_padding(x, layout.mask)
-        if layout.mask is None or not self.aligns_padding:
+        in_order = self.traits.needs_order or (self.sequence and self.traits.needs_grid)
+        if layout.mask is None or not in_order:
             return self.mix(x, layout, rotate)
         is_padding = ~layout.mask
         is_padding[:, : layout.num_prefix_tokens] = False
@@ -312,24 +316,15 @@ class SelfAttention(Attention):
     A subclass implements `attend`, and `__init__` if it has options of its own.
     """
 
-    projections: ClassVar[dict[str, int]] = {"qkv": 3}
-    """The layers that project tokens: names, and the number of parts (queries, keys, values) that each returns."""
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         for name, parts in self.projections.items():
-            self.add_module(name, nn.Linear(dim, parts * dim, bias=qkv_bias, **dd))
+            self.add_module(name, nn.Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = nn.Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -344,7 +339,7 @@ class SelfAttention(Attention):
     def project(self, x: Tensor) -> list[Tensor]:
         """Project tokens `[B, P + N, C]` to queries, keys and values, each `[B, H, P + N, C / H]`."""
         layers = ((linear(x, getattr(self, name)), parts) for name, parts in self.projections.items())
-        return [part for y, parts in layers for part in split_parts(y, parts, self.num_heads)]
+        return [part for y, parts in layers for part in split_parts(y, len(parts), self.num_heads)]
 
     def output(self, x: Tensor) -> Tensor:
         """Project the heads' results `[B, H, P + N, C / H]` to tokens `[B, P + N, C]`."""

@@ -1,32 +1,17 @@
 """Focused linear attention of FLatten transformers (Han et al. 2023, arXiv 2308.00442)."""
 
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, depthwise_conv
+from soft_vit.layers.attention.base import SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention, unscaled
+from soft_vit.ops.focused import FLOOR, check_power, focused, focused_attention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
-
-# Added to features, so that a vector of zeros has a direction.
-FLOOR = 1e-6
-
-
-def focused(x: Tensor, power: float) -> Tensor:
-    """Return `x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
-    # The length of the base cancels. Divided by its largest entry, its power neither overflows nor vanishes.
-    raised = (x / x.detach().amax(-1, keepdim=True)) ** power
-    return raised * (x.norm(dim=-1, keepdim=True) / raised.norm(dim=-1, keepdim=True))
-
-
-def focused_features(x: Tensor, power: float) -> Tensor:
-    """Return `relu(x)`, focused; x and the result `[..., D]`, the result at least fp32."""
-    return focused(at_least_float32(x).relu() + FLOOR, power)
 
 
 class FocusedAttention(SelfAttention):
@@ -41,20 +26,15 @@ class FocusedAttention(SelfAttention):
     paper's formulas do not.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, *, power: float = 3.0, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        if power <= 0:
-            raise ValueError(f"power must be positive, got power={power}.")
-        self.power = power
+        self.power = check_power(power)
         self.dwconv = depthwise_conv(self.head_dim, 5, self.sequence, **get_device_dtype(self))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return linear_attention(q, k, v, layout, phi=partial(focused_features, power=self.power))
+        return focused_attention(q, k, v, layout, self.power)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return add_to_heads(x, self.dwconv(head_maps(v, layout)), layout)

@@ -3,23 +3,16 @@
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    add_to_grid,
-    depthwise_conv,
-    grid_maps,
-    merge_heads,
-    split_parts,
-)
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.chunked import map_tokens
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.softmax import softmax_attention
@@ -44,22 +37,14 @@ class GatedRotaryAttention(Attention):
     The convolution is depthwise, 5 x 5.
     """
 
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)
@@ -83,7 +68,7 @@ class GatedRotaryAttention(Attention):
 class GatedRotarySoftmaxAttention(GatedRotaryAttention):
     """Softmax attention of the last two stages of RAVLT and MAViT."""
 
-    cost: str = "N^2"
+    traits = replace(GatedRotaryAttention.traits, cost="N^2")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend by a softmax of q and k rotated by position; q, k, v and the result `[B, H, P + N, D]`."""

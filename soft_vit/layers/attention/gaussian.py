@@ -4,8 +4,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention
-from soft_vit.ops import gaussian_attention
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits
+from soft_vit.ops.gaussian import scaled_gaussian_attention
 from soft_vit.ops.layout import Layout
 
 
@@ -15,29 +15,25 @@ class GaussianAttention(SelfAttention):
     normalize: scale the kernel symmetrically by `rowsum^(-1/2)` on both sides (arXiv 2207.03341).
     """
 
-    cost: str = "N^2"
-    takes_context: bool = True
-    key_is_query: ClassVar[bool] = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N^2", mask_refusal=None, needs_grid=False, key_is_query=True, takes_context=True)
 
-    projections: ClassVar[dict[str, int]] = {"q": 1, "v": 1}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
 
     def __init__(self, dim: int, num_heads: int, *, normalize: bool = False, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.normalize = normalize
 
     def attend(self, q: Tensor, v: Tensor, layout: Layout, k: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Mix values `[B, H, P + N, C / H]` by scaled queries of that shape, which are the keys by default."""
-        return gaussian_attention(q, v, self.normalize, layout.key_mask, k)
+        """Mix values `[B, H, P + N, C / H]` by queries of that shape, which are the keys by default."""
+        return scaled_gaussian_attention(q, q if k is None else k, v, layout, self.normalize)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, v = self.project(x)
-        return self.output(self.attend(self.queries(q, layout, rotate) * self.head_dim**-0.25, v, layout))
+        return self.output(self.attend(self.queries(q, layout, rotate), v, layout))
 
     def cross(self, x: Tensor, context: Tensor, layout: Layout) -> Tensor:
         if self.normalize:
             raise ValueError("normalize must be False with a context: it scales queries and keys that are the same.")
         q, (k, v) = self.project(x)[0], self.project(context)
-        q, k = (self.queries(part, layout) * self.head_dim**-0.25 for part in (q, k))
+        q, k = self.queries(q, layout), self.queries(k, layout)
         return self.output(self.attend(q, v, layout, k))

@@ -3,18 +3,17 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map, C channels, D channels of a head, M features of one.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, split_heads
-from soft_vit.layers.attention.local_conv import depthwise_conv, grid_maps
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, grid_maps
 from soft_vit.layers.embed import map_to_tokens
 from soft_vit.ops.gated import gated_linear_attention
-from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.layout import Layout, split_heads
+from soft_vit.ops.numerics import at_least, at_least_float32
 
 # Gates are the sigmoid to the power of one over this, so that they begin close to one.
 GATE_POWER = 16
@@ -44,12 +43,8 @@ class GatedLinearAttention(Attention):
     scale: factor of the sum of both directions before its norm, which matters only for small sums.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, before the map, but left out of the convolution"
     # Norms, rotations and convolutions are of the width of a head, queries and keys of half of it.
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
 
     def __init__(
         self,
@@ -61,12 +56,10 @@ class GatedLinearAttention(Attention):
         gate_rank: int = 16,
         scale: float = 0.5,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         rank, self.scale = at_least("gate_rank", gate_rank), scale
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()
@@ -83,7 +76,7 @@ class GatedLinearAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout
     ) -> Tensor:
         """Return the scaled sum of both scans `[B, H, P + N, D]`, in at least fp32, for queries, keys and log gates."""
-        k, v, forward_gate, backward_gate = map(layout.keep, (k, v, forward_gate, backward_gate))
+        k, v, forward_gate, backward_gate = map(layout.zero_padded, (k, v, forward_gate, backward_gate))
         return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

@@ -1,17 +1,13 @@
 """Linear attention with `phi = elu + 1` (Katharopoulos et al. 2020, arXiv 2006.16236) or `phi = relu`."""
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.linear import elu_features, linear_attention, relu_features
+from soft_vit.ops.linear import FEATURE_MAPS, Features, feature_attention
 from soft_vit.ops.numerics import check_choice
-
-Features = Literal["elu", "relu"]
-
-FEATURE_MAPS = {"elu": elu_features, "relu": relu_features}
 
 
 class LinearAttention(SelfAttention):
@@ -22,14 +18,11 @@ class LinearAttention(SelfAttention):
     The causal forms, for decoders, are functions of `soft_vit.ops.linear`.
     """
 
-    cost: str = "N"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
     def __init__(self, dim: int, num_heads: int, *, features: Features = "elu", **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.features = check_choice("features", features, tuple(FEATURE_MAPS))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return linear_attention(q, k, v, layout, phi=FEATURE_MAPS[self.features])
+        return feature_attention(q, k, v, layout, self.features)

@@ -1,18 +1,20 @@
 """Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
 
 from collections.abc import MutableMapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.layers.sizes import same_size
 from soft_vit.ops.layout import FeatSize, Layout, as_map
-from soft_vit.ops.numerics import at_least_float32
+from soft_vit.ops.numerics import at_least, at_least_float32
+from soft_vit.ops.sizes import same_size
 from soft_vit.ops.softmax import dot_product_attention
+
+NO_MASK = "its learned projections belong to positions"
 
 
 def resample_projection(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
@@ -76,10 +78,7 @@ class LinformerAttention(ScoreAttention):
     proj_k: K, the number of projected tokens, the same on every map, so that weights of one map fit another.
     """
 
-    cost: str = "N"
-    fixed_feat_size: ClassVar[bool] = True
-    prefix: ClassVar[str] = "seen by all tokens, next to the projected ones"
-    no_mask: str = "its learned projections belong to positions"
+    traits = Traits("N", "seen by all tokens, next to the projected ones", mask_refusal=NO_MASK, fixed_grid=True)
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, proj_k: int = 49, **options: Any) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)

@@ -1,11 +1,12 @@
 """Softmax attention to a neighbourhood on the map."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least
 from soft_vit.ops.windows import local_attention
 
 
@@ -22,9 +23,7 @@ class LocalAttention(ScoreAttention):
     kernel_size: side of the neighbourhood, odd.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
-    no_mask: str = ""
+    traits = Traits("N", "see all tokens, and all see them, by softmax attention", mask_refusal=None)
 
     def __init__(self, dim: int, num_heads: int, *, kernel_size: int = 7, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

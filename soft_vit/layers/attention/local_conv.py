@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import at_least, depthwise_conv, grid_maps, split_heads
+from soft_vit.layers.attention.base import depthwise_conv, grid_maps
 from soft_vit.layers.embed import channels_last, tokens_to_map
 from soft_vit.layers.plain import is_plain
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, split_heads
+from soft_vit.ops.numerics import at_least
 
 
 def local_conv(
@@ -26,8 +27,8 @@ def local_conv(
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
-    """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero where a token does not count."""
-    return tokens_to_map(layout.grid(layout.keep(v)).flatten(0, 1), layout.feat_size)
+    """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero for padding."""
+    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.feat_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

@@ -4,25 +4,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    add_to_grid,
-    depthwise_conv,
-    grid_maps,
-    merge_heads,
-    split_heads,
-    split_parts,
-)
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.linear import elu_features
-from soft_vit.ops.numerics import at_least_float32
-from soft_vit.ops.rotary import rotary_tables, rotate
-
-# Added to the normaliser.
-FLOOR = 1e-6
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts
+from soft_vit.ops.rotary_linear import mila_attention
 
 
 class MilaAttention(Attention):
@@ -34,23 +19,14 @@ class MilaAttention(Attention):
     alone, the second columns. dim is a multiple of 4.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but not rotated and left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
+        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         if dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.qk = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
@@ -58,26 +34,7 @@ class MilaAttention(Attention):
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend linearly: `R(q_i) sum_j R(k_j) v_j^T / (q_i sum_j k_j)`; rows do not sum to 1.
-
-        q and k are features `elu + 1`, and R rotates by position, over all heads' channels. Everything inside is at
-        least fp32.
-        """
-        dtype, count = v.dtype, layout.num_tokens(q)
-        tables = rotary_tables(layout, q, channels=q.shape[1] * q.shape[3])
-
-        def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-            return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
-
-        def state(k: Tensor, v: Tensor, mask: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-            k, v = fill_masked(elu_features(k), mask), fill_masked(at_least_float32(v), mask)
-            return turned(k, cos, sin).mT @ v / count, k.sum(2)[..., None] / count
-
-        def read(q: Tensor, cos: Tensor, sin: Tensor, kv: Tensor, k_mean: Tensor) -> Tensor:
-            q = elu_features(q)
-            return (turned(q, cos, sin) @ kv * (q @ k_mean + FLOOR).reciprocal()).to(dtype)
-
-        return map_tokens(read, (q, *tables), sum_over_tokens(state, (k, v, layout.token_mask, *tables)))
+        return mila_attention(q, k, v, layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k = split_parts(linear(x, self.qk), 2, self.num_heads)

@@ -1,16 +1,15 @@
 """Nystroemformer: softmax attention through landmarks (Xiong et al. 2021, arXiv 2102.03902)."""
 
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least, grid_limit
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, Landmarks, landmark_tokens
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.layers.attention.local_conv import local_conv, local_result
-from soft_vit.ops.chunked import by_heads
+from soft_vit.ops.landmarks import NO_MASK_ON_A_MAP, Landmarks, Limit, grid_limit
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import check_choice
+from soft_vit.ops.numerics import at_least, check_choice
 from soft_vit.ops.nystrom import PseudoInverse, nystrom_attention
 
 
@@ -27,8 +26,7 @@ class NystromAttention(SelfAttention):
         number above sr_ratio.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the landmarks"
+    traits = Traits("N", "as all tokens, but left out of the landmarks")
 
     def __init__(
         self,
@@ -36,7 +34,7 @@ class NystromAttention(SelfAttention):
         num_heads: int,
         *,
         landmarks: Landmarks = "grid",
-        max_landmarks: int | tuple[int, int] | None = 7,
+        max_landmarks: Limit = 7,
         inverse: PseudoInverse = "iterative",
         iters: int = 6,
         local_kernel: int | None = None,
@@ -45,21 +43,15 @@ class NystromAttention(SelfAttention):
         super().__init__(dim, num_heads, **options)
         self.landmarks = check_choice("landmarks", landmarks, get_args(Landmarks))
         self.limit = grid_limit("max_landmarks", max_landmarks, self.sequence)
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
-        if self.limit is None:
-            self.cost = "N^2/r^2 + N^3/r^6"
+        cost = "N" if self.limit else "N^2/r^2 + N^3/r^6"
+        self.declare(cost=cost, mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         self.inverse = check_choice("inverse", inverse, get_args(PseudoInverse))
         self.iters = at_least("iters", iters, 0)
         self.local = local_conv(num_heads, local_kernel, self.sr_ratio, self.sequence, **get_device_dtype(self))
 
-    @by_heads
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Attend by `nystrom_attention` through the `landmark_tokens` of q and k."""
-        (of_queries, exist), (of_keys, _) = (
-            landmark_tokens(x, layout, self.sr_ratio, self.limit, self.landmarks) for x in (q, k)
-        )
-        how = self.inverse, self.iters, self.fused_attn
-        return nystrom_attention(q, k, v, of_queries, of_keys, exist, layout, *how)
+        how = self.inverse, self.iters, self.landmarks, self.fused_attn
+        return nystrom_attention(q, k, v, layout, self.sr_ratio, self.limit, *how)
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return x if self.local is None else x + local_result(v, self.local, layout)

@@ -1,19 +1,21 @@
 """The common part of FLatten and PolaFormer: encoded positions of keys, a learned scale, a convolution of values."""
 
 from collections.abc import MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Rotate, SelfAttention, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.layout import FeatSize, Layout, as_map
+from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
+
+NO_MASK = "its encoding of keys belongs to positions"
 
 
 def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
@@ -33,10 +35,12 @@ class PositionalKeyAttention(SelfAttention):
     On another map the encoding is resampled, bicubically. A subclass implements `attend`, and may replace `features`.
     """
 
-    cost: str = "N"
-    fixed_feat_size: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, but without an encoding and left out of the convolution"
-    no_mask: str = "its encoding of keys belongs to positions"
+    traits = Traits(
+        "N",
+        "as all tokens, but without an encoding and left out of the convolution",
+        mask_refusal=NO_MASK,
+        fixed_grid=True,
+    )
     qkv: nn.Linear
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, **options: Any) -> None:

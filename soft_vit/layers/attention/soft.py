@@ -9,20 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, grid_limit, split_heads, window
-from soft_vit.layers.attention.bottleneck import (
-    average_tokens,
-    bottleneck_grid,
-    conv_tokens,
-    first_tokens,
-    random_tokens,
-)
-from soft_vit.layers.attention.landmarks import NO_MASK_ON_A_MAP, isolate_missing
+from soft_vit.layers.attention.base import Attention, Rotate, Traits
+from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
 from soft_vit.layers.plain import is_plain
-from soft_vit.ops.layout import FeatSize, Layout
-from soft_vit.ops.numerics import at_least_float32, check_choice
-from soft_vit.ops.soft.attention import soft_attention_by
+from soft_vit.ops.landmarks import (
+    NO_MASK_ON_A_MAP,
+    Limit,
+    average_tokens,
+    first_tokens,
+    grid_limit,
+    isolate_missing,
+    random_tokens,
+)
+from soft_vit.ops.layout import FeatSize, Layout, split_heads, window
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice
+from soft_vit.ops.soft.attention import soft_attention_with_options
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 
 Sampling = Literal["conv", "avg", "random", "first"]
@@ -101,9 +103,8 @@ class SoftAttention(Attention):
     normalize_rows: divide each token's result by the row sum `K1 A^+ (K1^T 1)`, which makes it an average of values.
     """
 
-    cost: str = "N^2/r^2 + N^3/r^6"
-    key_is_query: ClassVar[bool] = True
-    prefix: ClassVar[str] = "as all tokens, but left out of the bottleneck tokens"
+    traits = Traits("N^2/r^2 + N^3/r^6", "as all tokens, but left out of the bottleneck tokens", key_is_query=True)
+    projections: ClassVar[dict[str, str]] = {"q": "q", "v": "v"}
     normalize: ClassVar[bool] = False
     default_newton_start: ClassVar[NewtonStart] = "rowsum"
     default_ridge: ClassVar[float] = 0.01
@@ -119,7 +120,7 @@ class SoftAttention(Attention):
         qkv_bias: bool = True,
         sampling: Sampling = "conv",
         num_bottleneck: int | None = None,
-        max_bottleneck: int | tuple[int, int] | None = None,
+        max_bottleneck: Limit = None,
         local_kernel: int | None = None,
         inverse: Inverse = "newton",
         newton_iters: int = 20,
@@ -131,12 +132,10 @@ class SoftAttention(Attention):
         learned_bandwidth: bool | None = None,
         normalize_rows: bool | None = None,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **dd, **options)
+        super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **options)
+        dd = self.device_and_dtype(options)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:
@@ -153,10 +152,11 @@ class SoftAttention(Attention):
             self.limit = min(rows, largest[0]), min(columns, largest[1])
             self.sr_ratio = min(sr_ratio, min(feat_size) // rows)
         if self.limit is not None:
-            self.cost = "N"
-        self.no_mask = "" if self.sequence else NO_MASK_ON_A_MAP
+            self.declare(cost="N")
+        refusal = None if self.sequence else NO_MASK_ON_A_MAP
         if sampling not in ("conv", "avg"):
-            self.no_mask = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+            refusal = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
+        self.declare(mask_refusal=refusal)
 
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
@@ -179,7 +179,8 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps, exist = layout.grid(layout.keep(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size), None
+        maps = layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size)
+        exist = None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
@@ -199,18 +200,18 @@ class SoftAttention(Attention):
     ) -> Tensor:
         """Mix values `[B, H, N, D]` by queries of that shape, through bottleneck tokens `[B, H, M, D]`.
 
-        residual: shaped as the values, added to the result. mask: `[B, N]`, the tokens that count in a row sum; values
+        residual: shaped as the values, added to the result. mask: `[B, N]`, the valid tokens in a row sum; values
         of others are zero.
         """
         if not self.normalize_rows:
-            return soft_attention_by(self.options, q, bottleneck, v, residual, self.backend)
+            return soft_attention_with_options(self.options, q, bottleneck, v, residual, self.backend)
         counts = torch.ones_like(v[..., :1])
         if mask is not None:
             counts = counts * mask[:, None, :, None]
         # Sums over many tokens that are alike would leave the range of fp16.
         scale = v.shape[2] ** -0.5
         values = scale * torch.cat([v, counts], dim=-1)
-        sums = soft_attention_by(self.options, q, bottleneck, values, backend=self.backend)
+        sums = soft_attention_with_options(self.options, q, bottleneck, values, backend=self.backend)
         x = divide_by_sums(sums, scale * MIN_ROW_SUM)
         return x if residual is None else x + residual
 
@@ -220,7 +221,7 @@ class SoftAttention(Attention):
             q = project_to_heads(x, self.q, self.num_heads, scale)
         else:
             q = scale * self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)
-        v = layout.keep(project_to_heads(x, self.v, self.num_heads))
+        v = layout.zero_padded(project_to_heads(x, self.v, self.num_heads))
         bottleneck = self.sample_bottleneck(q, layout)
         residual = None if self.local is None else local_result(v, self.local, layout)
         if self.log_bandwidth is not None:

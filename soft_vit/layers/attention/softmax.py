@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
@@ -12,12 +12,9 @@ from soft_vit.ops.softmax import softmax_attention
 class SoftmaxAttention(ScoreAttention):
     """`softmax(Q K^T / sqrt(d)) V` over all tokens; the last stage of every SOFT model."""
 
-    cost: str = "N^2"
-    takes_context: bool = True
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N^2", mask_refusal=None, needs_grid=False, takes_context=True)
 
-    projections: ClassVar[dict[str, int]] = {"q": 1, "kv": 2}
+    projections: ClassVar[dict[str, str]] = {"q": "q", "kv": "kv"}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""

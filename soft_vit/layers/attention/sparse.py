@@ -1,13 +1,16 @@
 """Local and dilated attention in one (Sparse Transformer, Child et al. 2019, arXiv 1904.10509, here on a map)."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from soft_vit.layers.attention.base import ScoreAttention, at_least
+from soft_vit.layers.attention.base import ScoreAttention, Traits
 from soft_vit.layers.attention.local import check_kernel_size
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.map import sparse_attention
+from soft_vit.ops.numerics import at_least
+
+NO_MASK = "its dilation depends on the number of tokens; set dilation, such as 4"
 
 
 def default_dilation(feat_size: tuple[int, int]) -> int:
@@ -31,8 +34,7 @@ class SparseAttention(ScoreAttention):
         layers join each pair of tokens, and three those near opposite edges of the map.
     """
 
-    cost: str = "N^1.5"
-    prefix: ClassVar[str] = "see all tokens, and all see them, by softmax attention"
+    traits = Traits("N^1.5", "see all tokens, and all see them, by softmax attention", mask_refusal=NO_MASK)
 
     def __init__(
         self, dim: int, num_heads: int, *, kernel_size: int | None = None, dilation: int | None = None, **options: Any
@@ -40,10 +42,8 @@ class SparseAttention(ScoreAttention):
         super().__init__(dim, num_heads, **options)
         self.kernel_size = None if kernel_size is None else check_kernel_size(kernel_size)
         self.dilation = None if dilation is None else at_least("dilation", dilation)
-        self.no_mask = "its dilation depends on the number of tokens; set dilation, such as 4"
         if dilation is not None:
-            self.no_mask = ""
-            self.cost = "N^2/k^2"
+            self.declare(cost="N^2/k^2", mask_refusal=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         dilation = self.dilation or default_dilation(layout.feat_size)

@@ -6,18 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import (
-    Attention,
-    Rotate,
-    merge_heads,
-    pad_to_window,
-    split_heads,
-    split_parts,
-    window,
-)
-from soft_vit.layers.attention.landmarks import window_averages
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, pad_to_window
 from soft_vit.layers.embed import tokens_to_map
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.landmarks import window_averages
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts, window
 from soft_vit.ops.softmax import dot_product_attention
 
 POOLED_SIDE = 7
@@ -32,10 +24,8 @@ class SpatialReductionAttention(Attention):
         LayerNorm and GELU. The cost is linear in N.
     """
 
-    cost: str = "N^2/r^2"
-    qk_of_each_token: ClassVar[bool] = False
-    prefix: ClassVar[str] = "seen by all tokens, next to the reduced ones"
-    no_mask: str = ""
+    traits = Traits("N^2/r^2", "seen by all tokens, next to the reduced ones", mask_refusal=None, qk="some")
+    projections: ClassVar[dict[str, str]] = {"q": "q", "kv": "kv"}
 
     def __init__(
         self,
@@ -47,16 +37,13 @@ class SpatialReductionAttention(Attention):
         linear: bool = False,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **dd, **options)
+        super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
+        dd = self.device_and_dtype(options)
         self.linear = linear
         if linear:
-            self.cost = "N"
-            self.no_mask = "its 49 windows divide a full map"
+            self.declare(cost="N", mask_refusal="its 49 windows divide a full map")
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
         self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)

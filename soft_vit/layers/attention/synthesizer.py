@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, check_heads, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.ops.layout import FeatSize, Layout, as_map
+from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, check_choice
+
+NO_MASK = "its learned scores belong to positions"
+
 
 Form = Literal["dense", "random"]
 
@@ -98,12 +101,8 @@ class SynthesizerAttention(Attention):
     scores: `dense` (from each token by a two-layer perceptron) or `random` (a learned matrix).
     """
 
-    cost: str = "N^2"
-    fixed_feat_size: ClassVar[bool] = True
-    prefix: ClassVar[str] = "scores of zero where no weight gives one"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = "its learned scores belong to positions"
+    traits = Traits("N^2", "scores of zero where no weight gives one", mask_refusal=NO_MASK, fixed_grid=True, qk=None)
+    projections: ClassVar[dict[str, str]] = {"v": "v"}
     scores: Mapping[str, Scores]
 
     def __init__(
@@ -116,12 +115,10 @@ class SynthesizerAttention(Attention):
         scores: Form = "dense",
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, feat_size=feat_size, **dd, **options)
+        super().__init__(dim, num_heads, feat_size=feat_size, **options)
+        dd = self.device_and_dtype(options)
         self.attn_drop = attn_drop
         self.feat_size = feat_size = as_map(feat_size)
         self.form = check_choice("scores", scores, get_args(Form))

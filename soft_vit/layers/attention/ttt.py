@@ -1,113 +1,16 @@
-"""Vision test-time training: an inner model that one step trains on the tokens (Han et al. 2025, arXiv 2512.01643).
+"""Vision test-time training: an inner model that one step trains on the tokens (Han et al. 2025, arXiv 2512.01643)."""
 
-Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X columns, C channels, D channels of a head.
-"""
-
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
 
-from soft_vit.layers.attention.base import Attention, Rotate, merge_heads, split_heads, window
+from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.mlp import linear
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.numerics import at_least_float32, full_precision, is_eager
+from soft_vit.ops.layout import Layout, merge_heads, split_heads, window
 from soft_vit.ops.rotary import rotate_by_position
-
-# Of both inner losses, for every head dimension.
-SCALE = 1 / 3
-
-
-def damped_step(w: Tensor, gradient: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Return w after a step along the gradient, each slice along dim shortened by its length plus one."""
-    return w - gradient / (torch.linalg.vector_norm(gradient, dim=dim, keepdim=True) + 1)
-
-
-def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout: Layout) -> Tensor:
-    """Return `F(q)` for the gated unit `F(x) = (x w1) * silu(x w2)` of every head, trained on all pairs (k, v) at once.
-
-    The inner loss of a head is `-SCALE` times the mean of `F(k) . v` over the tokens that count; its gradient is
-    written out, so that training differentiates through the step. q, k, v and the result: `[B, H, P + N, D]`, w1 and
-    w2 `[1, H, D, D]`. The result has v's dtype; everything inside is at least fp32.
-    """
-    dtype = v.dtype
-    w1, w2 = at_least_float32(w1), at_least_float32(w2)
-    step_size = -SCALE / layout.num_tokens(v)
-
-    def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
-        # The gradient of the loss for F(k).
-        error = fill_masked(at_least_float32(v), mask) * step_size
-        # One copy for three products.
-        k = fill_masked(at_least_float32(k), mask).contiguous()
-        value, gate = k @ w1, k @ w2
-        open_gate = gate.sigmoid()
-        silu = gate * open_gate
-        return k.mT @ (error * silu), k.mT @ (error * value * torch.addcmul(silu, open_gate, 1 - silu))
-
-    def trained(q: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
-        q = at_least_float32(q).contiguous()
-        return (q @ w1 * F.silu(q @ w2)).to(dtype)
-
-    with full_precision(v):
-        found = sum_over_tokens(gradients, (k, v, layout.token_mask), (w1, w2))
-        w1, w2 = (damped_step(w, gradient, dim=-2) for w, gradient in zip((w1, w2), found, strict=True))
-        return map_tokens(trained, (q,), (w1, w2))
-
-
-def shifted(maps: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
-    """Yield the views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel multiply, row by row."""
-    Y, X = maps.shape[2:]
-    below, right = size[0] // 2, size[1] // 2
-    padded = F.pad(maps, (right, right, below, below))
-    for i in range(size[0]):
-        rows = padded[:, :, i : i + Y]
-        for j in range(size[1]):
-            yield rows[..., j : j + X]
-
-
-def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
-    """Convolve the map of q depthwise by w3, trained on all pairs (k, v) at once; see `gated_branch`.
-
-    Each channel by itself: q, k, v and the result, which is zero at prefix tokens, are `[B, D, P + N, 1]`, and w3 is
-    `[1, D, 3, 3]`, or `[1, D, 3, 1]` for a sequence.
-    """
-    with full_precision(v):
-        dtype, w3 = v.dtype, at_least_float32(w3)
-        # Each channel of each image is a group. In graphs, a number of groups would fix the batch.
-        groups = v.shape[0] * v.shape[1] if v.device.type == "cpu" and is_eager(q, k, v) else 0
-        (q, k, v), size = (_as_map(at_least_float32(x), layout) for x in (q, k, v)), w3.shape[2:]
-        kernels = damped_step(w3, _kernel_gradient(k, v, size, groups, layout), dim=(2, 3))
-        if groups:
-            maps = F.conv2d(q.flatten(0, 1)[None], kernels.flatten(0, 1)[:, None], padding="same", groups=groups)
-        else:
-            # One product after the other: together they would take nine times the map.
-            maps = torch.zeros((), dtype=q.dtype, device=q.device)
-            for kernel, view in zip(kernels.flatten(2)[..., None, None].unbind(2), shifted(q, size), strict=True):
-                maps = torch.addcmul(maps, kernel, view)
-        return layout.pad_prefix(maps.view_as(q).flatten(2)[..., None].to(dtype))
-
-
-def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, layout: Layout) -> Tensor:
-    """Return the gradient `[B, D, 3, 3]` of the inner loss of `conv_branch` for the kernel, for maps k and v."""
-    count: Tensor | int = v.shape[2] * v.shape[3]
-    if layout.grid_mask is not None:
-        count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None, None]
-    error = v * -SCALE / count
-    if groups:
-        k, error = (x.flatten(0, 1)[None] for x in (k, error))
-        gradient = conv2d_weight(k, (groups, 1, *size), error, padding=(size[0] // 2, size[1] // 2), groups=groups)
-        return gradient.view(*v.shape[:2], *size)
-    return torch.stack([(view * error).sum((2, 3)) for view in shifted(k, size)], dim=-1).unflatten(-1, size)
-
-
-def _as_map(x: Tensor, layout: Layout) -> Tensor:
-    """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero where a token does not count."""
-    return layout.grid(layout.keep(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
+from soft_vit.ops.ttt import conv_branch, gated_branch
 
 
 class TTTAttention(Attention):
@@ -121,9 +24,7 @@ class TTTAttention(Attention):
         is a multiple of 4 then.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
     def __init__(
         self,
@@ -133,12 +34,10 @@ class TTTAttention(Attention):
         qkv_bias: bool = True,
         rope: bool = False,
         proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")

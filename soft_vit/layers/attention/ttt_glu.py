@@ -1,47 +1,14 @@
-"""T5: test-time training of a gated unit on the queries, keys and values of a pretrained ViT (arXiv 2605.02772).
-
-Letters: B batch, H heads, P prefix tokens, N tokens, C channels, D channels of a head.
-"""
+"""T5: test-time training of a gated unit on the queries, keys and values of a pretrained ViT (arXiv 2605.02772)."""
 
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, merge_heads, split_parts
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.numerics import at_least_float32, full_precision
-
-
-def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor, Tensor], layout: Layout) -> Tensor:
-    """Return `f(q)` of `f(x) = (silu(x w1) * (x w2)) w3`, after one gradient step on all pairs (k, v).
-
-    The loss of a head is `-sum(f(k) . v) / (N sqrt(D))`, N being the number of tokens that count, and the rate is 1.
-    The gradient is written out, so that training differentiates through the step. q, k, v and the result:
-    `[B, H, P + N, D]`, weights `[H, D, D]`. The result has v's dtype; everything inside is at least fp32. It is clamped
-    so that H * D of its values have a finite sum, and a LayerNorm can square it: it is a polynomial of q, k, v.
-    """
-    dtype, scale = v.dtype, -(v.shape[-1] ** -0.5) / layout.num_tokens(v)
-    limit = min(torch.finfo(dtype).max, 1e16) / (v.shape[1] * v.shape[3])
-    shared = tuple(at_least_float32(w)[None] for w in weights)
-
-    def gradients(k: Tensor, v: Tensor, mask: Tensor | None, w1: Tensor, w2: Tensor, w3: Tensor) -> tuple[Tensor, ...]:
-        k, error = fill_masked(at_least_float32(k), mask), fill_masked(at_least_float32(v), mask) * scale
-        z1, z2, back = k @ w1, k @ w2, error @ w3.mT
-        s = z1.sigmoid()
-        of_z1, of_z2 = back * z2 * s * (1 + z1 * (1 - s)), back * z1 * s
-        return k.mT @ of_z1, k.mT @ of_z2, (z1 * s * z2).mT @ error
-
-    def read(q: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
-        q = at_least_float32(q)
-        return (F.silu(q @ w1) * (q @ w2) @ w3).clamp(-limit, limit).to(dtype)
-
-    with full_precision(v):
-        found = sum_over_tokens(gradients, (k, v, layout.token_mask), shared)
-        return map_tokens(read, (q,), tuple(w - gradient for w, gradient in zip(shared, found, strict=True)))
+from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits
+from soft_vit.ops.layout import Layout, merge_heads, split_parts
+from soft_vit.ops.ttt import trained_unit
 
 
 class TTTGLUAttention(Attention):
@@ -52,9 +19,8 @@ class TTTGLUAttention(Attention):
     linear in V. It takes over the projections of a pretrained ViT.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution"
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
+    projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
     def __init__(
         self,
@@ -68,7 +34,7 @@ class TTTGLUAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, key_norm=key_norm, qk_conv=qk_conv, **options)
-        dd: dict[str, Any] = {name: options.get(name) for name in ("device", "dtype")}
+        dd = self.device_and_dtype(options)
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         for name in ("w1", "w2", "w3"):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, self.head_dim, self.head_dim, **dd)))

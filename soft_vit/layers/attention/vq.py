@@ -10,44 +10,13 @@ import torch.distributed as dist
 from timm.layers import get_device_dtype
 from torch import Tensor
 
-from soft_vit.layers.attention.base import SelfAttention, at_least
-from soft_vit.ops.chunked import by_heads
+from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision, in_backward
+from soft_vit.ops.numerics import at_least, full_precision, in_backward
+from soft_vit.ops.vq import nearest_codes, vq_attention
 
 # A code with fewer keys than this in its moving average is reset to a key of the batch.
 MIN_KEYS = 1e-2
-
-
-def nearest_codes(k: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
-    """Return the one-hot choice `[B, H, N, S]` of the code `[..., H, S, D]` nearest to each key `[B, H, N, D]`.
-
-    Zero where a token does not count.
-    """
-    scores = k @ codebook.mT - 0.5 * codebook.square().sum(-1)[..., None, :]
-    # Not F.one_hot, which makes integers of eight bytes, and whose check of its indices stops torch.func.vmap.
-    chosen = scores.argmax(-1, keepdim=True) == torch.arange(codebook.shape[-2], device=k.device)
-    return layout.keep(chosen.to(k.dtype))
-
-
-@by_heads
-def vq_attention(q: Tensor, k: Tensor, v: Tensor, codebook: Tensor, layout: Layout) -> Tensor:
-    """Attend to keys that are replaced by their nearest codes, in `N S` products, at least fp32 inside.
-
-    q, k, v: `[B, H, N, D]`, codebook: `[1, H, S, D]`; the result has v's shape and dtype. Equal to dense attention to
-    the replaced keys: those of one code share a score, which counts as often as there are keys and acts on the mean of
-    their values. The gradient passes straight through a code to the mean of its keys.
-    """
-    with full_precision(q):
-        dtype = v.dtype
-        q, k, v, codebook = map(at_least_float32, (q, k, v, codebook))
-        chosen = nearest_codes(k.detach(), codebook, layout)
-        count = chosen.sum(2)[..., None]
-        share = (chosen / count.clamp(min=1).mT).mT
-        mean_key, mean_value = share @ layout.keep(k), share @ layout.keep(v)
-        codes = codebook + (mean_key - mean_key.detach())
-        scores = q @ codes.mT * q.shape[-1] ** -0.5 + count.mT.log()
-        return (scores.softmax(-1) @ mean_value).to(dtype)
 
 
 class VQAttention(SelfAttention):
@@ -60,9 +29,7 @@ class VQAttention(SelfAttention):
     A training step uses the codes of the steps before it. Codes are buffers, saved with the weights.
     """
 
-    cost: str = "N"
-    needs_grid: bool = False
-    no_mask: str = ""
+    traits = Traits("N", mask_refusal=None, needs_grid=False)
     codebook: Tensor
     key_count: Tensor
     key_sum: Tensor
@@ -126,7 +93,7 @@ class VQAttention(SelfAttention):
         """
         with full_precision(k):
             chosen = nearest_codes(k, self.codebook, layout)
-            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.keep(k)).sum(0)
+            count, total = chosen.sum((0, 2)), (chosen.mT @ layout.zero_padded(k)).sum(0)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)
             dist.all_reduce(total)

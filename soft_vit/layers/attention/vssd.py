@@ -5,18 +5,18 @@ head.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, at_least, depthwise_conv, merge_heads, split_heads
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
-from soft_vit.ops.layout import Layout, fill_masked
-from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.layout import Layout, merge_heads, split_heads
+from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
+from soft_vit.ops.vssd import vssd_attention
 
 # Bounds of the first step sizes.
 MIN_STEP, MAX_STEP = 1e-3, 0.1
@@ -34,25 +34,11 @@ class VSSDAttention(Attention):
     d_state: channels of queries and keys.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but without neighbours in the convolution"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        d_state: int = 64,
-        proj_drop: float = 0.0,
-        device=None,
-        dtype=None,
-        **options: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, proj_drop: float = 0.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
         self.in_proj = nn.Linear(dim, sum(self.parts), bias=False, **dd)
@@ -75,18 +61,7 @@ class VSSDAttention(Attention):
         step.add_(torch.log(-torch.expm1(-step)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
-        """Return `q_i . sum_j weights_j k_j v_j^T` `[B, H, P + N, D]`, at least fp32.
-
-        q, k: `[B, 1, P + N, S]`, v: `[B, H, P + N, D]`, weights: `[B, H, P + N, 1]`.
-        """
-
-        def state(v: Tensor, k: Tensor, weights: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-            return (at_least_float32(k).mT @ fill_masked(at_least_float32(v) * at_least_float32(weights), mask),)
-
-        def read(q: Tensor, kv: Tensor) -> Tensor:
-            return at_least_float32(q) @ kv
-
-        return map_tokens(read, (q,), sum_over_tokens(state, (v, k, weights, layout.token_mask)))
+        return vssd_attention(q, k, v, weights, layout)
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""

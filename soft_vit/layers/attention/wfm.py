@@ -4,19 +4,19 @@ Letters: B batch, P prefix tokens, N tokens of a map of Y rows and X columns, M 
 a result.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, window, zero_padding
-from soft_vit.layers.attention.inline import KERNEL, convolve_each_image
-from soft_vit.layers.attention.ttt import damped_step
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.inline import KERNEL, convolve_each_image
+from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
+from soft_vit.ops.ttt import damped_step
 
 
 def cell_weights(place: Tensor, cells: int, count: Tensor | int, dtype: torch.dtype) -> Tensor:
@@ -126,17 +126,16 @@ class WeightFormerAttention(Attention):
     must divide the width, and is otherwise ignored.
     """
 
-    cost: str = "N"
-    prefix: ClassVar[str] = "as all tokens, but left out of the convolution and of what the weights are made from"
-    qk_norm: ClassVar[bool] = False
-    qk_of_each_token: ClassVar[bool] = False
-    no_mask: str = ""
+    traits = Traits(
+        "N",
+        "as all tokens, but left out of the convolution and of what the weights are made from",
+        mask_refusal=None,
+        qk=None,
+    )
 
-    def __init__(
-        self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None, **options: Any
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **options: Any) -> None:
+        super().__init__(dim, num_heads, **options)
+        dd = self.device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
         self.proj = nn.Linear(dim, dim, **dd)

@@ -6,9 +6,13 @@ form replaces `A^+` by `D A^+ D`, `D = diag(rowsum(A))^(-1/2)`.
 Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 """
 
+from typing import Any
+
 from torch import Tensor
 
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision, in_transform
+from soft_vit.ops.landmarks import Limit, average_tokens, grid_limit, isolate_missing
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision, in_transform
 from soft_vit.ops.soft.blocked import BlockedAttention
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 from soft_vit.ops.soft.reference import attend
@@ -48,10 +52,10 @@ def soft_attention(
     Backward stores q, the bottleneck tokens, v and tensors of M x M and M x Dv, and computes the N x M kernel again.
     """
     options = InverseOptions(inverse, normalize, newton_iters, ridge, newton_start, newton_gradient)
-    return soft_attention_by(options, q, bottleneck, v, residual, backend)
+    return soft_attention_with_options(options, q, bottleneck, v, residual, backend)
 
 
-def soft_attention_by(
+def soft_attention_with_options(
     options: InverseOptions,
     q: Tensor,
     bottleneck: Tensor,
@@ -82,3 +86,26 @@ def use_triton(backend: Backend | None, device_type: str, unsupported: str | Non
     if check_choice("backend", backend, BACKENDS) == "triton" and unsupported is not None:
         raise ValueError(f"backend must be None or 'eager', got 'triton', which {unsupported}.")
     return backend == "triton"
+
+
+def averaged_soft_attention(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, sr_ratio: int = 1, max_bottleneck: Limit = 7, **others: Any
+) -> Tensor:
+    """Return `soft_attention` of q over `D^(1/4)` through averages of it, the bottleneck tokens.
+
+    k: q itself, or keys `[B, H, N, D]`, whose kernel to the bottleneck tokens then gathers the values v. sr_ratio: side
+    of the window of a bottleneck token. max_bottleneck: the largest grid of them. others: of `InverseOptions`.
+    """
+    options, limit = InverseOptions(**others), grid_limit("max_bottleneck", max_bottleneck, layout.sequence)
+    scale, same = q.shape[-1] ** -0.25, k is q
+    q, v = q * scale, layout.zero_padded(v)
+    maps = q.flatten(0, 1).mT[..., None]
+    tokens, exist = average_tokens(maps, (at_least("sr_ratio", sr_ratio), 1), limit, layout)
+    tokens = tokens.unflatten(0, q.shape[:2])
+    if exist is not None:
+        tokens = isolate_missing(tokens, exist)
+    if same:
+        return soft_attention_with_options(options, q, tokens, v)
+    with full_precision(q):
+        q, k, tokens, wide = (at_least_float32(x) for x in (q, k * scale, tokens, v))
+        return attend(q, tokens, wide, options, k).to(v.dtype)

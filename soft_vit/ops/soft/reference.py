@@ -28,16 +28,15 @@ def attend(q: Tensor, bottleneck: Tensor, v: Tensor, options: InverseOptions, k:
     """
     k1 = gaussian_kernel(q, bottleneck)
     a = self_gaussian_kernel(bottleneck)
-    z = (k1.mT if k is None else gaussian_kernel(bottleneck, k)) @ v
     scale = a.sum(-1, keepdim=True).rsqrt() if options.normalize else torch.ones_like(a[..., :1])
+    z = scale * ((k1.mT if k is None else gaussian_kernel(bottleneck, k)) @ v)
     if options.inverse == "cholesky":
-        y = cholesky_solve(a, scale * z, options.ridge)
+        y = cholesky_solve(a, z, options.ridge)
     elif options.inverse == "eigh":
-        y = eigh_inverse(a, options.ridge) @ (scale * z)
+        y = eigh_inverse(a, options.ridge) @ z
     else:
-        y = newton_inverse(a, options.newton_iters, options.ridge, options.newton_start, options.newton_gradient) @ (
-            scale * z
-        )
+        how = options.newton_iters, options.ridge, options.newton_start, options.newton_gradient
+        y = newton_inverse(a, *how) @ z
     return k1 @ (scale * y)
 
 

@@ -37,7 +37,7 @@ def test_kinds_that_mix_all_tokens_let_each_see_all(kind):
 
 # Both above the number of tokens at which attentions are computed part by part.
 SIDES = (49, 98)
-LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.cost == "N" or name in FIXED_TOKENS)
+LINEAR = sorted(name for name, cls in ATTENTIONS.items() if cls.traits.cost == "N" or name in FIXED_TOKENS)
 
 
 def training_bytes(kind: str, side: int) -> int:
@@ -58,7 +58,7 @@ def test_linear_kinds_hold_memory_linear_in_the_number_of_tokens(kind):
     assert log_log_slope([side**2 for side in SIDES], [small, large]) <= 1.1
     # Recurrences keep factors of each token for both directions.
     most = {"gla": 4.0, "vssd": 3.2}.get(kind, 1.5)
-    assert ATTENTIONS[kind].cost != "N" or large <= most * training_bytes("softmax", SIDES[1])
+    assert ATTENTIONS[kind].traits.cost != "N" or large <= most * training_bytes("softmax", SIDES[1])
 
 
 def test_quadratic_kinds_do_not():

@@ -115,6 +115,47 @@ def test_bad_images_are_skipped_in_training_and_black_in_a_test(copy):
     assert test.why_bad(4).startswith(f"{names[4]}: ")
 
 
+@pytest.mark.parametrize("upright", [None, False, True])
+def test_boxes_lie_on_the_pixels_that_were_annotated(copy, upright):
+    """An image that its EXIF data turn upside down is right or refused by name, in a test too."""
+    path = sorted((copy / TRAIN[1]).iterdir())[0]
+    exif, stored, data = Image.Exif(), np.asarray(Image.open(path)), path.read_bytes()
+    exif[0x0112] = 3
+    segment = exif.tobytes()
+    path.write_bytes(data[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + data[2:])
+    for test_mode in (False, True):
+        data = CocoImages(str(copy), *TRAIN, transforms=[], test_mode=test_mode, filter_empty=False, upright=upright)
+        pixels = data[0]["inputs"].permute(1, 2, 0).numpy()
+        if upright is None:
+            assert path.name in data.why_bad(0)
+            assert "upright" in data.why_bad(0)
+        else:
+            np.testing.assert_array_equal(pixels, np.rot90(stored, 2) if upright else stored)
+
+
+def test_16_bits_are_scaled_by_the_option(copy):
+    path = sorted((copy / TRAIN[1]).iterdir())[0]
+    # A name with the ending of another format is read as what it is.
+    Image.fromarray(np.full((96, 112), 4095, np.uint16)).save(path, "PNG")
+    assert "bits=12" in CocoImages(str(copy), *TRAIN, filter_empty=False).why_bad(0)
+    assert (CocoImages(str(copy), *TRAIN, test_mode=True, bits=12)[0]["inputs"] == 255).all()
+
+
+def test_an_object_without_a_pixel_in_the_crop_is_no_target(copy):
+    """Of an L in the corner, the crop holds a part of the box but none of its mask."""
+
+    def corner(content):
+        entry = content["annotations"][0]
+        arms = [[0, 0, 90, 0, 90, 6, 0, 6], [0, 0, 6, 0, 6, 90, 0, 90]]
+        entry.update(bbox=[0, 0, 90, 90], area=1044, segmentation=arms, image_id=content["images"][0]["id"], iscrowd=0)
+        content["annotations"] = [entry]
+
+    change(copy, corner)
+    crop = [{"type": "CenterCrop", "size": [40, 40]}]
+    objects = {masks: CocoImages(str(copy), *TRAIN, masks=masks, transforms=crop)[0] for masks in (False, True)}
+    assert [len(one["data_samples"].gt_instances.bboxes) for one in objects.values()] == [1, 0]
+
+
 def test_images_are_read_from_an_archive(copy):
     plain = CocoImages(str(copy), *TRAIN, transforms=[])
     shutil.make_archive(str(copy / "packed"), "zip", copy / TRAIN[1])

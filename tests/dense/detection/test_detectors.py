@@ -88,6 +88,33 @@ def test_predictions_lie_in_the_image_as_given(small_detector):
             assert (found.masks.dtype, found.masks.shape) == (torch.bool, (len(found), height, width))
 
 
+def test_a_prediction_does_not_depend_on_the_batch(small_detector):
+    """Padding to the largest image of a batch would change what attention sees of the others."""
+    detector = small_detector().eval()
+    getattr(detector.detector, "roi_heads", detector.detector).score_thresh = 0.0
+    data = batch(1, 1, 1, sizes=[(70, 101), (150, 64), (33, 97)])
+    together = detector(copy.deepcopy(data["inputs"]), mode="predict")
+    for image, found in zip(data["inputs"], together, strict=True):
+        (alone,) = detector([image], mode="predict")
+        assert len(alone.pred_instances) > 0
+        for name, value in alone.pred_instances.items():
+            torch.testing.assert_close(found.pred_instances[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint16, torch.int32])
+def test_images_of_other_types_are_scaled_by_their_range_or_refused(small_detector, dtype):
+    """The segmentor's preprocessor and the classifier's take the same function."""
+    detector, (image,) = small_detector().eval(), batch(1)["inputs"]
+    scale = 1 if dtype.is_floating_point else torch.iinfo(dtype).max
+    given = (image.double() / 255 * scale).round(decimals=0 if scale > 1 else 12).to(dtype)
+    expected, found = (detector([one])[0] for one in (image, given))
+    # int32 rounds by 2^-32 of the range, and its division by a few units of float32.
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    if dtype.is_floating_point:
+        with pytest.raises(ValueError, match=r"\[0, 1\]"):
+            detector([255 * given])
+
+
 def test_the_first_batch_decides_nothing_about_later_ones(small_detector):
     """Torchvision guesses strides from the first batch, wrongly for a thin image, which is padded to 32 pixels."""
     detector = small_detector().eval()

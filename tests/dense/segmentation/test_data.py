@@ -158,12 +158,12 @@ def test_a_packed_crop_does_not_keep_its_image():
 @pytest.mark.parametrize("size", [None, (64, 96)])
 def test_a_batch_is_padded_with_the_mean_and_no_class(size):
     preprocessor = SegmentationPreprocessor([10.0, 20.0, 30.0], [2.0, 4.0, 8.0], size=size)
-    images = [torch.full((3, 40, 90), 14, dtype=torch.uint8), torch.full((3, 64, 33), 14.0)]
+    images = [torch.full((3, 40, 90), 14, dtype=torch.uint8), torch.full((3, 64, 33), 14 / 255)]
     labels = [torch.randint(0, 11, (1, *image.shape[1:]), dtype=torch.uint8) for image in images]
     samples = [BaseDataElement(gt_sem_seg=PixelData(data=given.clone())) for given in labels]
     batch = preprocessor({"inputs": images, "data_samples": samples}, training=True)
     # Whoever prepares the batch again finds it as it was.
-    assert (images[1] == 14).all()
+    assert (images[1] == torch.tensor(14 / 255)).all()
     expected = (64, 90) if size is None else size
     assert batch["inputs"].shape == (2, 3, *expected)
     assert torch.equal(batch["inputs"][0, :, 0, 0], torch.tensor([2.0, -1.5, -2.0]))

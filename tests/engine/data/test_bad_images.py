@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from soft_vit.engine.data.bad_images import BadImagesHook
 from soft_vit.engine.data.datasets import ImageTree
+from soft_vit.engine.resume.position import BatchPositionHook
 
 PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackInputs", "meta_keys": ("img_path",)}]
 
@@ -118,6 +119,19 @@ def test_odd_files_load_and_bad_ones_are_replaced_named_and_counted(tree):
     assert told in log[-1]
     with pytest.raises(ValueError, match=told):
         BadImagesHook().after_train_epoch(runner)
+
+    # A resumed run goes on counting: the data set has read nothing yet, and the hook of the checkpoint has seen all.
+    fresh = ImageTree(str(tree), pipeline=PIPELINE)
+    loader = DataLoader(fresh, batch_size=16)
+    resumed = BadImagesHook(max_share=0.01)
+    settings = {"world_size": 1, "logger": logger, "iter": 99, "_resume": True}
+    checkpoint = {"meta": {}}
+    for one in (hook, resumed):
+        runner = SimpleNamespace(train_dataloader=loader, hooks=[one], **settings)
+        keeper = BatchPositionHook()
+        (keeper.before_save_checkpoint if one is hook else keeper.after_load_checkpoint)(runner, checkpoint)
+    with pytest.raises(ValueError, match=told):
+        resumed.after_train_iter(runner, 0)
 
 
 def test_a_test_keeps_its_number_of_images(tree):

@@ -72,8 +72,11 @@ def test_a_held_out_part_of_each_class(tmp_path, fraction):
     assert [name for name in held_out if whole[name] == 1] != [name for name in whole if whole[name] == 1][
         : len(held_out)
     ]
-    with pytest.raises(ValueError, match="val_fraction"):
-        labels(val_fraction=1.0)
+    # More leaves no image of a class to train on.
+    for too_large, named in ((0.9, "c"), (1.0, "1.0")):
+        for held_out in (False, True):
+            with pytest.raises(ValueError, match=f"val_fraction .*{named}"):
+                labels(val_fraction=too_large, held_out=held_out)
 
 
 def test_subset_keeps_its_images_and_memory_changes_nothing():

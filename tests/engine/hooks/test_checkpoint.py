@@ -1,12 +1,15 @@
 """Which checkpoints are written, kept and found."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
+from soft_vit.engine.models.finetune import noted_cfg
 from soft_vit.engine.resume.read import find_newest_checkpoint
+from soft_vit.engine.resume.restart import choose_checkpoint, note_launchers
 
 
 def write(path: Path) -> None:
@@ -77,3 +80,55 @@ def test_damaged_one_is_passed_over(tmp_path, capsys, damage, noted):
     (tmp_path / "epoch_1.pth").write_bytes(b"")
     (tmp_path / "epoch_2.pth").write_bytes(b"PK")
     assert find_newest_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("resume", "launchers", "before", "since", "chosen"),
+    [
+        # Without a launcher that restarts processes.
+        ("auto", [None, None], [7], [3], "iter_3.pth"),
+        (None, [None, None], [7], [3], None),
+        # Restarted: from what the run has written, whatever an earlier one has left.
+        (None, ["a", "a"], [7], [], None),
+        (None, ["a", "a"], [7], [3], "iter_3.pth"),
+        ("auto", ["a", "a"], [7], [], "iter_7.pth"),
+        ("elsewhere.pth", ["a", "a"], [7], [], "elsewhere.pth"),
+        ("elsewhere.pth", ["a", "a"], [7], [3, 5], "iter_5.pth"),
+        # A launch of its own begins another run.
+        (None, ["a", "b"], [7], [3], None),
+    ],
+)
+def test_restarted_run_goes_on(tmp_path, monkeypatch, resume, launchers, before, since, chosen):
+    def set_launcher(name: str | None, restarts: int) -> None:
+        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3" if name else "0")
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/{name}/attempt_{restarts}/0/error.json")
+
+    for number in before:
+        write(tmp_path / f"iter_{number}.pth")
+        os.utime(tmp_path / f"iter_{number}.pth", (0, 0))
+    set_launcher(launchers[0], 0)
+    assert choose_checkpoint(tmp_path, None) is None
+    note_launchers(tmp_path)
+    for number in since:
+        write(tmp_path / f"iter_{number}.pth")
+        (tmp_path / "last_checkpoint").write_text(f"iter_{number}.pth")
+    set_launcher(launchers[1], 1)
+    # A process that is started again notes the same run.
+    if launchers[0] == launchers[1]:
+        note_launchers(tmp_path)
+    found = choose_checkpoint(tmp_path, resume)
+    assert (found and Path(found).name) == chosen
+
+
+def test_finding_a_checkpoint_and_its_notes_reads_it_once(tmp_path):
+    path = tmp_path / "iter_1.pth"
+    torch.save({"meta": {"iter": 1}, "state_dict": {"w": torch.arange(1e6)}}, path)
+
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = bytes_read()
+    assert find_newest_checkpoint(tmp_path) == path
+    assert noted_cfg(str(path)) == {}
+    # The tests for damage reads it all; index and notes have a few pages.
+    assert bytes_read() - before < 1.1 * path.stat().st_size

@@ -20,13 +20,14 @@ from torch import nn
 
 from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmProgressClassifier, train
 from soft_vit.engine.models import model_index
-from soft_vit.engine.models.notes import cfg_of_config, notes_of_run
+from soft_vit.engine.models.notes import cfg_of_config, spec_of_run
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.predict import TimmPredictor
 from soft_vit.weights import ENTRIES
-from soft_vit.weights.read import NOTES_KEY, trained_notes
+from soft_vit.weights.read import spec_of
+from soft_vit.weights.spec import NOTES_KEY
 
 # The switches of the classifier: what they change, and what they must not.
 
@@ -217,30 +218,36 @@ def test_config(config, cfg):
 
 
 def test_a_run_notes_its_model_and_its_images(tmp_path):
-    options = {"num_classes": 2, "drop_path_rate": 0.1, "max_bottleneck": (2, 2), "global_pool": "avg"}
+    options = {"num_classes": 2, "max_bottleneck": (2, 2), "global_pool": "avg"}
     config = {
-        "model": {"type": "TimmProgressClassifier", "model_name": "soft_norm_pico", "img_size": 64, **options},
+        "model": {
+            "type": "TimmProgressClassifier",
+            "model_name": "soft_norm_pico",
+            "img_size": 64,
+            "drop_path_rate": 0.1,
+            **options,
+        },
         "test_dataloader": DRAWN,
         "train_cfg": {"max_epochs": 5, "type": "/home/me/loop"},
         "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.001}},
     }
     data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": ["a b", "c"]}))
-    classifier = TimmProgressClassifier("soft_norm_pico", img_size=64, num_classes=2, data_preprocessor=PIXELS)
+    classifier = TimmProgressClassifier("soft_norm_pico", img_size=64, **options, data_preprocessor=PIXELS)
     runner = SimpleNamespace(cfg=Config(config), model=classifier, train_dataloader=data)
-    notes = notes_of_run(runner)
+    notes = spec_of_run(runner)
     torch.save({"state_dict": {}, "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "a.pth")
-    read = trained_notes(load_checkpoint_file(tmp_path / "a.pth"), tmp_path / "a.pth")
+    read = spec_of(load_checkpoint_file(tmp_path / "a.pth"))
     assert read == notes
     assert read.model == "soft_norm_pico"
-    assert read.options == {"img_size": [64, 64], "max_bottleneck": (2, 2), "global_pool": "avg"}
+    assert read.options == {**options, "img_size": (64, 64), "in_chans": 3}
     assert read.cfg == {**VIEW, "input_size": (3, 64, 64), **HALVES, "label_names": ("a b", "c")}
     assert read.training == {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001"}
 
 
 def test_a_checkpoint_without_notes_names_its_classes(tmp_path):
-    assert notes_of_run(SimpleNamespace(model=nn.Linear(1, 1))) is None
+    assert spec_of_run(SimpleNamespace(model=nn.Linear(1, 1))) is None
     torch.save({"state_dict": {}, "meta": {"dataset_meta": {"classes": ("a", "b")}}}, tmp_path / "a.pth")
     content = load_checkpoint_file(tmp_path / "a.pth")
-    assert trained_notes(content, tmp_path / "a.pth").cfg == {"label_names": ("a", "b")}
+    assert spec_of(content).cfg == {"label_names": ("a", "b")}
     for strange in (3, [1], {"cfg": 3, "dataset_meta": [1]}, {"dataset_meta": {"classes": 3}}):
-        assert trained_notes({**content, "meta": strange}, tmp_path / "a.pth").cfg == {}
+        assert spec_of({**content, "meta": strange}).cfg == {}

@@ -14,7 +14,7 @@ from soft_vit.engine import TimmProgressClassifier, train
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
-from soft_vit.weights.load import fit_weights
+from soft_vit.weights.load import fit
 
 
 def small(name: str = "soft_pico", **options) -> nn.Module:
@@ -45,8 +45,8 @@ def test_head(build, classes, head, size, said):
     name = model.pretrained_cfg["classifier"]
     fresh = {key: value.clone() for key, value in model.state_dict().items()}
     given = {key: value for key, value in source.state_dict().items() if head or not key.startswith(name)}
-    weights, sentences = fit_weights({"state_dict": given, "meta": {}}, model)
-    for texts, sentence in zip(said, sentences, strict=True):
+    weights, report = fit({"state_dict": given, "meta": {}}, model)
+    for texts, sentence in zip(said, report.changes, strict=True):
         assert all(text in sentence for text in texts)
     missing = model.load_state_dict(weights, strict=False).missing_keys
     assert missing == ([f"{name}.weight", f"{name}.bias"] if said else [])
@@ -57,8 +57,8 @@ def test_head(build, classes, head, size, said):
 @pytest.mark.parametrize("in_chans", [1, 4])
 def test_other_channels(source, in_chans):
     model = small(in_chans=in_chans)
-    weights, sentences = fit_weights(source.state_dict(), model)
-    assert "stages.0.patch_embed.0.conv.weight" in sentences[0]
+    weights, report = fit(source.state_dict(), model)
+    assert "stages.0.patch_embed.0.conv.weight" in report.changes[0]
     model.load_state_dict(weights)
     theirs = source.stages[0].patch_embed[0].conv.weight
     # timm's rule: the sum for one channel, otherwise the three in turn, together as strong as before.
@@ -76,7 +76,7 @@ def test_other_channels(source, in_chans):
 )
 def test_weights_of_another_model(given, model, named):
     with pytest.raises(ValueError, match=named):
-        fit_weights(given(), model())
+        fit(given(), model())
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     # 8 images of the 64 that 5e-4 belongs to.
     assert "6.25e-05" in capsys.readouterr().out
     saved = load_checkpoint_file(result.checkpoint)
-    expected, _ = fit_weights(source.state_dict(), small(num_classes=3, img_size=48))
+    expected, _ = fit(source.state_dict(), small(num_classes=3, img_size=48))
     for name, value in saved["state_dict"].items():
         if name.startswith("stages.0."):
             assert torch.equal(value, expected[name]), name

@@ -296,6 +296,18 @@ def test_windows_of_accumulation(epochs, length, counts, windows):
     torch.testing.assert_close(model.weight, twin.weight, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(("start", "windows"), [(4, [2, 3]), (7, [2]), (6, [3])])
+def test_a_window_that_is_resumed_averages_over_the_rest_of_it(start, windows):
+    """Of windows of three iterations in a run of 9."""
+    optim = SafeOptimWrapper(torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.3), accumulative_counts=3)
+    optim.initialize_count_status(nn.Identity(), start, 9)
+    scales = []
+    for _ in range(start, 9):
+        scales.append(float(1 / optim.scale_loss(torch.ones(()))))
+        optim.backward(torch.zeros((), requires_grad=True))
+    assert scales == pytest.approx([size for size in windows for _ in range(size)])
+
+
 # Several processes
 
 
@@ -442,6 +454,14 @@ def test_timm_finds_the_average_in_a_checkpoint(trained):
     assert found.keys() == plain["state_dict"].keys()
     for name, value in found.items():
         assert not value.is_floating_point() or not torch.equal(value, plain["state_dict"][name]), name
+
+
+def test_a_run_resumed_without_the_hook_goes_on_from_its_own_weights(trained, tmp_path):
+    last = scalars(trained)[-1]
+    assert last["cross_entropy"] != last["ema/cross_entropy"]
+    options = {**OPTIONS, "custom_hooks": [], "default_hooks.checkpoint.save_best": None}
+    resumed = train(DEMO, work_dir=tmp_path, options=options, resume=str(trained / "epoch_3.pth"))
+    assert resumed.metrics["cross_entropy"] == pytest.approx(last["cross_entropy"])
 
 
 def test_checkpoint_with_one_set():

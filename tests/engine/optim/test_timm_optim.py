@@ -242,6 +242,24 @@ def test_weight_decay_is_timms(name):
         assert decay == (0 if parameter in exempt or model.get_parameter(parameter).ndim < 2 else 0.05), parameter
 
 
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("timm.adafactorbv", 1.0), ("timm.adamw", 1e-3), ("AdamW", 1e-3), ("timm.adafactor", None)]
+)
+def test_layer_decay_of_the_optimizers_own_rate(kind, rate):
+    """A rate that the optimizer adapts itself has no number."""
+    model, optimizer = timm_model("soft_pico"), {"type": kind}
+    config = {"type": "SafeOptimWrapper", "constructor": "TimmOptimWrapperConstructor", "optimizer": optimizer}
+    config["paramwise_cfg"] = {"layer_decay": 0.5}
+    with DefaultScope.overwrite_default_scope("mmpretrain"):
+        if rate is None:
+            with pytest.raises(ValueError, match=r"optimizer\.lr"):
+                build_optim_wrapper(model, config)
+            return
+        found = settings(model, build_optim_wrapper(model, config))
+    assert found["head.weight"][1] == rate
+    assert min(lr for _, lr in found.values()) < 0.1 * rate
+
+
 @pytest.mark.parametrize("name", ["soft_pico", "vit_tiny_patch16_224"])
 def test_layer_decay_by_hand(name):
     """0.5 for each layer below the head."""

@@ -13,15 +13,16 @@ import mmengine.dataset.sampler
 import numpy as np
 import pytest
 import torch
-from engine.runs import CONFIGS, DEMO, assert_same_state, tiny
+from engine.runs import CONFIGS, DEMO, assert_same_state, scalars, tiny
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import train
+from soft_vit.engine import SafeOptimWrapper, train
 from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
+from soft_vit.engine.resume.loops import ExactEpochLoop
 from soft_vit.engine.resume.position import (
     BatchPositionHook,
     PositionSampler,
@@ -176,7 +177,7 @@ def test_all_ranks_share_the_seed_of_the_run(own, rank, expected):
 def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> SimpleNamespace:
     places = range(batch_size * steps)
     loader = DataLoader(places, batch_sampler=BatchSampler(places, batch_size, drop_last=False))
-    settings = {"max_iters": 1000, "logger": Mock()}
+    settings = {"max_iters": 1000, "logger": Mock(), "hooks": []}
     return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, **settings)
 
 
@@ -279,12 +280,83 @@ def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
     assert_same_state(tmp_path / "a" / "iter_9.pth", tmp_path / "b" / "iter_9.pth", "state_dict", "optimizer")
 
 
+@pytest.mark.parametrize(("counts", "steps"), [(3, [3, 6, 8]), (20, [8])])
+def test_a_run_by_iteration_is_one_pass(counts, steps, by_iteration, tmp_path, monkeypatch):
+    """Windows of accumulated gradients know nothing of the rounds through the data, which have 3 batches."""
+    found = []
+    step = SafeOptimWrapper.step
+    monkeypatch.setattr(SafeOptimWrapper, "step", lambda self: (step(self), found.append(self.inner_count))[0])
+    wrapper = {"optim_wrapper.type": "SafeOptimWrapper", "optim_wrapper.accumulative_counts": counts}
+    options = BY_ITERATION | wrapper | {"default_hooks.checkpoint": None}
+    train(by_iteration, work_dir=tmp_path / "run", validate=False, options=options)
+    assert found == steps
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        # In units of the optimizer's rate; rounds have three iterations, and the run has 8.
+        ({"type": "StepLR", "step_size": 1, "gamma": 0.5}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+        (
+            {"type": "TimmLR", "sched": "poly", "decay_rate": 1.0, "convert_to_iter_based": True},
+            [1 - i / 8 for i in range(8)],
+        ),
+    ],
+)
+def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iteration, tmp_path):
+    options = BY_ITERATION | {"param_scheduler": [schedule], "default_hooks.checkpoint.interval": 3}
+
+    def rates_of(name: str, resume: str | None = None) -> list[float]:
+        train(by_iteration, work_dir=tmp_path / name, validate=False, options=options, resume=resume)
+        return [1e3 * line["lr"] for line in scalars(tmp_path / name)]
+
+    # Rates are logged with five digits.
+    assert rates_of("whole") == pytest.approx(rates, abs=1e-4)
+    # The epoch of the schedule changes right after the checkpoint.
+    assert rates_of("rest", str(tmp_path / "whole" / "iter_6.pth")) == pytest.approx(rates[6:], abs=1e-4)
+
+
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_patience_goes_on(by_epoch, by_iteration, tmp_path, monkeypatch):
+    """Each validation is worse than the first; the third one ends the run, resumed or not."""
+    scores = itertools.count(0, -1)
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"top": float(next(scores))})
+    stopping = {"type": "EarlyStoppingHook", "monitor": "top", "rule": "greater", "patience": 2}
+    options = {**(tiny(images=4, batch=4, epochs=6) if by_epoch else BY_ITERATION), "custom_hooks": [stopping]}
+    options |= {} if by_epoch else {"train_cfg.val_interval": 1, "default_hooks.checkpoint.interval": 1}
+    config, name = (DEMO, "epoch") if by_epoch else (by_iteration, "iter")
+    train(config, work_dir=tmp_path / "whole", options=options)
+    assert len(list(tmp_path.glob("whole/*.pth"))) == 3
+    resume = str(tmp_path / "whole" / f"{name}_2.pth")
+    result = train(config, work_dir=tmp_path / "rest", options=options, resume=resume)
+    assert result.checkpoint.name == f"{name}_3.pth"
+
+
 def test_loaders_without_a_position(by_iteration, tmp_path):
     with pytest.raises(ValueError, match="batch_sampler"):
         train(DEMO, work_dir=tmp_path, options=OPTIONS | {"train_dataloader.batch_sampler": {"type": "BatchSampler"}})
     small = {"train_dataloader.batch_size": 12, "train_dataloader.drop_last": True}
     with pytest.raises(ValueError, match="11 images"):
         train(by_iteration, work_dir=tmp_path, options=BY_ITERATION | small)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        # The last map of 32 pixels has one position, of which BatchNorm has no variance.
+        ({"train_dataloader.dataset.length": 9}, "drop_last"),
+        ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
+        ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
+    ],
+)
+def test_checked_before_the_first_step(tmp_path, monkeypatch, options, named):
+    steps = []
+    monkeypatch.setattr(ExactEpochLoop, "run_iter", lambda loop, *_: steps.append(loop))
+    options = {**OPTIONS, "train_cfg.max_epochs": 1, "default_hooks.checkpoint.interval": -1, **options}
+    options |= {"default_hooks.checkpoint.save_last": False, "train_cfg.val_begin": 9}
+    with pytest.raises(ValueError, match=named) if named else nullcontext():
+        train(DEMO, work_dir=tmp_path, options=options)
+    assert (len(steps) == 0) == (named is not None)
 
 
 def test_checkpoint_of_another_run_is_no_result(tmp_path):
@@ -328,3 +400,13 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
     assert events == ["epoch_4.pth", "- epoch_2.pth"]
+
+
+@pytest.mark.parametrize(("kept", "epochs"), [(-1, 2), (2, 1)])
+def test_what_a_signal_wrote_goes_in_the_end(tmp_path, kept, epochs):
+    (tmp_path / "stopped_iter_1.pth").touch()
+    hook = {"max_keep_ckpts": kept, "save_last": False}
+    options = tiny(images=4, batch=4, epochs=epochs)
+    options |= {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
+    train(DEMO, work_dir=tmp_path, validate=False, options=options)
+    assert [path.name for path in tmp_path.glob("*.pth")].count("stopped_iter_1.pth") == 0

@@ -10,20 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from soft_vit.layers.attention import VQAttention, inline
-from soft_vit.layers.attention.bigbird import bigbird_attention, random_blocks
+from soft_vit.layers.attention import VQAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
-from soft_vit.layers.attention.landmarks import landmark_tokens
-from soft_vit.layers.attention.performer import (
-    favor_attention,
+from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
+from soft_vit.ops import inline
+from soft_vit.ops.bigbird import bigbird_attention, random_blocks
+from soft_vit.ops.landmarks import landmark_tokens
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.performer import (
     key_exponents,
     key_features,
     orthogonal_random_features,
+    performer_attention,
     query_features,
 )
-from soft_vit.layers.attention.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
-from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 
 # The gated attention unit in half precision; its formula is in attention_cases.py.
 
@@ -177,7 +178,7 @@ def test_normaliser_never_vanishes(scale: float) -> None:
     q, k, v = (x.float() for x in inputs(scale))
     phi_q, phi_k = softmax_features(q, k, draw(55, 16, 0).float())
     assert ((phi_q * phi_k.sum(-2, keepdim=True)).sum(-1) >= 1).all()
-    x = favor_attention(q, k, v, draw(55, 16, 0).float())
+    x = performer_attention(q, k, v, projection=draw(55, 16, 0).float())
     assert x.abs().max() <= v.abs().max() * (1 + 1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Sequences, prefix tokens and masks: every attention against the tokens that count alone, or a dense formula."""
+"""Sequences, prefix tokens and masks: every attention against the valid tokens alone, or a dense formula."""
 
 import re
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def masks(use: str, prefix: int) -> tuple[tuple[int, ...], Tensor, list[tuple[in
 
 @pytest.mark.parametrize(("use", "case"), [(use, case) for use in ("masks", "maps") for case in using(use)], ids=str)
 def test_tokens_may_be_masked(use: str, case: Case) -> None:
-    """Results and gradients of the tokens that count are those of these tokens alone, whatever the others are."""
+    """Results and gradients of the valid tokens are those of these tokens alone, whatever the others are."""
     for prefix in (0, 2):
         feat_size, mask, shorter = masks(use, prefix)
         attn, x = make(case, feat_size), tokens(*mask.shape)
@@ -81,6 +81,9 @@ def test_tokens_may_be_masked(use: str, case: Case) -> None:
         grad, *grads = torch.autograd.grad((y * weight)[mask].sum(), [x, *attn.parameters()])
         assert not grad[~mask].any()
         assert all(value.isfinite().all() for value in grads)
+        if use == "masks" and not prefix:
+            ends = F.pad(mask.sum(1).cumsum(0), (1, 0))
+            assert relative_error(attn.packed(x[mask], ends), y[mask]) <= 10 * TOLERANCE
         for image, size in enumerate(shorter):
             keep = mask[image]
             alone = x.detach()[image : image + 1, keep].requires_grad_()
@@ -124,7 +127,7 @@ def test_without_a_grid_prefix_tokens_are_as_all_others() -> None:
     x = tokens(2, 38)
     for kind, cls in ATTENTIONS.items():
         on_map, in_sequence = make(case(kind), (5, 7)), make(case(kind), (38,))
-        assert cls.needs_grid or torch.equal(on_map(x, (5, 7), 3), in_sequence(x, (38,))), kind
+        assert cls.traits.needs_grid or torch.equal(on_map(x, (5, 7), 3), in_sequence(x, (38,))), kind
 
 
 def ttt(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -195,10 +198,8 @@ def test_options_of_queries_and_keys(kind: str) -> None:
             with replaced_attend(module, partial(record, module.attend, seen, name)):
                 module(x, feat_size, prefix)
         flat = [part.transpose(1, 2).flatten(2) for part in seen["plain"]]
-        # The kernel of `gaussian` divides its one projection before it is called.
-        scale = attn.head_dim**0.25 if attn.key_is_query else 1.0
-        expected = [prepared(scale * flat[0], attn.q_conv, attn.key_is_query, prefix, grid) / scale]
-        if not attn.key_is_query:
+        expected = [prepared(flat[0], attn.q_conv, attn.traits.key_is_query, prefix, grid)]
+        if not attn.traits.key_is_query:
             expected.append(prepared(flat[1], attn.k_conv, True, prefix, grid))
         for found, value in zip(seen["found"][: len(expected)], expected, strict=True):
             assert relative_error(found, value) <= TOLERANCE, feat_size
@@ -272,13 +273,13 @@ def test_equals_the_dense_formula(case: Case) -> None:
 
 def test_every_attention_with_a_rule_for_prefix_tokens_has_a_formula() -> None:
     assert {case.kind for case in FORMULAS} | WITHOUT_MATRIX.keys() >= {
-        kind for kind, cls in ATTENTIONS.items() if cls.needs_grid
+        kind for kind, cls in ATTENTIONS.items() if cls.traits.needs_grid
     }
 
 
 def test_cost_is_that_of_the_options() -> None:
     for row in CASES:
-        assert not row.cost or row.cost == make(row, (8, 8)).cost, row
+        assert not row.cost or row.cost == make(row, (8, 8)).traits.cost, row
 
 
 def test_what_does_not_fit_is_named() -> None:

@@ -141,7 +141,7 @@ def largest_tensor(case: Case, grid: tuple[int, int]) -> int:
 def promises_less_than_n_squared(case: Case) -> bool:
     # Landmarks without a limit grow with the map, on request.
     by_request = case.options.get("max_landmarks", 7) is None or case.options.get("form") == "quadratic"
-    return ATTENTIONS[case.kind].cost != "N^2" and not by_request
+    return ATTENTIONS[case.kind].traits.cost != "N^2" and not by_request
 
 
 @every(list(filter(promises_less_than_n_squared, using("contract"))))
@@ -153,7 +153,7 @@ def test_no_tensor_has_n_squared_elements(case: Case) -> None:
     growth = large[0] * large[1] / (small[0] * small[1])
     before, after = largest_tensor(case, small), largest_tensor(case, large)
     assert after < (large[0] * large[1]) ** 2
-    cost = make(case).cost
+    cost = make(case).traits.cost
     if cost in SLOPES:
         assert math.log(after / before) / math.log(growth) <= SLOPES[cost]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import soft_vit  # noqa: F401  registers its models with timm
 
-__all__ = ["FILES", "GoldenFile", "family_of", "images", "relative_error", "released_state_dict", "shapes"]
+__all__ = ["FILES", "GoldenFile", "family_of", "images", "lists", "relative_error", "released_state_dict", "shapes"]
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden_zoo"
 FILES = golden_files(GOLDEN, "*/*.npz")
@@ -26,6 +26,12 @@ def _all_shapes(folder: str) -> dict[str, dict[str, list[int]]]:
 
 def family_of(model: str) -> str:
     return next(family for family, row in FAMILIES.items() if model in row.models)
+
+
+def lists(family: str) -> list[str]:
+    """Models of a family whose names and shapes are known, and such models for another size, as in `NAME@256`."""
+    row = FAMILIES[family]
+    return [model for model in _all_shapes(row.folder or family) if model.split("@")[0] in row.models]
 
 
 def shapes(family: str, model: str) -> dict[str, tuple[int, ...]]:

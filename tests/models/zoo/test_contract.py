@@ -78,21 +78,6 @@ def test_every_model(name: str) -> None:
     assert tuple(cfg["pool_size"]) == model.grids(cfg["input_size"][1:])[-1]
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family in STAGED]
-)
-def test_released_weights_and_back(family: str) -> None:
-    """Bit for bit, with the buffers of released files, under their names."""
-    row = FAMILIES[family]
-    released = {name: torch.rand(shape) for name, shape in shapes(family, row.tiny).items()}
-    model = timm.create_model(row.tiny, device="meta")
-    again = model.released_state_dict(checkpoint_filter_fn(released, model))
-    assert {name: value.shape for name, value in again.items()} == shapes(family, row.tiny)
-    for name, value in released.items():
-        unused = name.startswith("norm.") and getattr(model, "unused_norm", False)
-        assert unused or name.endswith(row.skipped or "-") or torch.equal(again[name], value), name
-
-
 @every_family
 def test_features_and_pruning(family: str) -> None:
     """`features_only`, all forms of `forward_intermediates` and pruned models return the same features."""
