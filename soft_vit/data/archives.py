@@ -34,19 +34,23 @@ def _raise(error: OSError) -> None:
 class FolderStorage:
     """Files of a folder at any depth; links are followed.
 
-    Listing raises PermissionError for an unreadable folder, and ValueError for a link to a folder that the link is in.
+    Listing raises PermissionError for an unreadable folder, and ValueError for a link to a folder that the link is in,
+    which skip_loops leaves out instead.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, skip_loops: bool = False) -> None:
         self.path = path
+        self.skip_loops = skip_loops
 
     def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=True):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             relative = Path(folder).relative_to(self.path).as_posix()
             holders = [self.path / part for part in (relative, *PurePosixPath(relative).parents)]
-            for link in (Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))):
-                if any(map(link.samefile, holders)):
+            for link in [Path(folder, name) for name in folders if os.path.islink(os.path.join(folder, name))]:
+                if any(map(link.samefile, holders)) and self.skip_loops:
+                    folders.remove(link.name)
+                elif any(map(link.samefile, holders)):
                     raise ValueError(f"{link} must not link to a folder that it is in, got {os.readlink(link)}.")
             yield "" if relative == "." else relative + "/", folders, files
 

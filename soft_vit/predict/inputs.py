@@ -70,7 +70,7 @@ def _find(given: str) -> Iterator[Input]:
     if not path.is_dir():
         yield Input(path, PurePosixPath(path.name))
         return
-    for entry in FolderStorage(path).entries():
+    for entry in FolderStorage(path, skip_loops=True).entries():
         if is_image(entry.name):
             yield Input(path / entry.name, PurePosixPath(entry.name))
 

@@ -175,7 +175,12 @@ def test_missing_file(tmp_path):
         (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
         (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"stages\.3\.cls_token"),
         (lambda: timm.create_model("soft_pico").state_dict(), "soft_pico", {"reversible": True}, r"\.reversible\.0"),
-        (lambda: timm.create_model("soft_pico", reversible=True).state_dict(), "soft_pico", {}, r"stages\.0\.blocks"),
+        (
+            lambda: dict(timm.create_model("soft_pico", reversible=True).state_dict()),
+            "soft_pico",
+            {},
+            r"stages\.0\.blocks",
+        ),
         (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, r"norm\.bias .*finite"),
         (
             lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
@@ -346,7 +351,7 @@ def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
 
 
 def test_few_files_run_for_a_name():
-    """Building a model with weights runs code of at most 17 files of the package."""
+    """Building a model with weights runs code of at most 19 files of the package."""
     package = str(Path(soft_vit.__file__).parent)
     files = set()
 
@@ -359,7 +364,7 @@ def test_few_files_run_for_a_name():
         timm.create_model("soft_pico", pretrained=True)
     finally:
         sys.setprofile(None)
-    assert len(files) <= 17, sorted(files)
+    assert len(files) <= 19, sorted(files)
 
 
 class TestShapes:

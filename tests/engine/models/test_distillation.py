@@ -119,7 +119,6 @@ def test_a_test_needs_no_teacher():
     [
         (dict(model_name="soft_pico", pretrained=True, checkpoint="{file}"), "checkpoint"),
         (dict(model_name="soft_pico", checkpoint="{file}", num_classes=7, **SMALL), "10 classes"),
-        (dict(model_name="soft_pico", checkpoint="{file}", img_size=32), "stages"),
     ],
 )
 def test_teacher_that_cannot_be_used(teacher_file, options, named):
