@@ -1,0 +1,288 @@
+"""ViL, or Vision-LSTM: matrix memories along the tokens, in alternating directions (`vil2_*`; version 1 `vil_*`).
+
+Alkin et al., "Vision-LSTM: xLSTM as Generic Vision Backbone", arXiv 2406.04303. The networks and their parameter names
+follow the released code, github.com/NX-AI/vision-lstm.
+
+Letters: B batch, C channels, H x W a map, N = H * W.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from timm.layers import DropPath, register_notrace_module, trunc_normal_
+from timm.models import register_model
+from torch import Tensor, nn
+
+from soft_vit.layers import map_to_tokens, tokens_to_map
+from soft_vit.layers.attention.mlstm import MLSTMAttention, ResidualLayerNorm
+from soft_vit.models import base
+
+# `register_model` adds the entrypoints.
+__all__ = ["ViL"]
+
+PATCH = 16
+
+
+class PatchEmbed(nn.Module):
+    """Map images `[B, in_chans, H, W]`, padded with zeros on the right and below, to patches of 16 pixels.
+
+    stride: of the patches, which overlap if it is less.
+    """
+
+    def __init__(self, in_chans: int, dim: int, stride: int, device=None, dtype=None) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, dim, PATCH, stride, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(base.pad_to_multiple(x, PATCH))
+
+
+class ResidualLayerNorm2d(ResidualLayerNorm):
+    """A LayerNorm of the channels of maps `[B, C, H, W]` that multiplies by one plus its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@register_notrace_module
+class ViLBlock(base.SingleBlock):
+    """An mLSTM layer with a shortcut, on maps `[B, C, H, W]`; options: of the layer."""
+
+    def __init__(self, dim: int, bias: bool, drop_path: float, device=None, dtype=None, **options: Any) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.norm = ResidualLayerNorm(dim, bias=bias, **dd)
+        self.layer = MLSTMAttention(dim, bias=bias, **options, **dd)
+        self.drop_path = DropPath(drop_path)
+
+    def apply_layers(self, x: Tensor) -> Tensor:
+        feat_size = x.shape[2], x.shape[3]
+        return x + self.drop_path(tokens_to_map(self.layer(self.norm(map_to_tokens(x)), feat_size), feat_size))
+
+
+class ViL(base.PlainModel):
+    """Blocks of alternating direction, each a stage, for images `[B, in_chans, H, W]` of at least 32 x 32.
+
+    Images are padded with zeros on the right and below to patches of 16. The head takes the first and the last token,
+    side by side, or in version 1 their mean.
+
+    version: 2, or 1 with convolutions along the sequence and without most biases. stride: of the patches, 16 or 8.
+    kwargs: arguments of `PlainModel`, such as img_size, num_classes and global_pool (`ends`, or empty for no pooling).
+    """
+
+    stages_name: ClassVar[str] = "blocks"
+    no_decay: ClassVar[tuple[str, ...]] = ("pos_embed",)
+    global_pools: ClassVar[tuple[str, ...]] = ("ends", "")
+
+    def __init__(
+        self,
+        embed_dim: int = 192,
+        depth: int = 24,
+        num_heads: int = 4,
+        version: int = 2,
+        stride: int = PATCH,
+        global_pool: str = "ends",
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        device=None,
+        dtype=None,
+        **kwargs: Any,
+    ) -> None:
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        if version not in (1, 2):
+            raise ValueError(f"version must be 1 or 2, got {version}.")
+        if stride not in (PATCH, PATCH // 2):
+            raise ValueError(f"stride must be {PATCH} or {PATCH // 2}, got {stride}.")
+        # Before the base makes the head.
+        self.version = version
+        super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs, **dd)
+        self.patch_embed = PatchEmbed(self.in_chans, embed_dim, stride, **dd)
+        self.init_pos_embed(embed_dim, **dd)
+        options: dict[str, Any] = dict(num_heads=num_heads, bias=version == 2, conv1d=version == 1)
+        options |= dict(proj_drop=proj_drop_rate, drop_path=drop_path_rate)
+        self.blocks = nn.ModuleList(
+            ViLBlock(embed_dim, direction="backward" if i % 2 else "forward", **options, **dd) for i in range(depth)
+        )
+        eps, bias = (1e-6, True) if version == 2 else (1e-5, False)
+        self.norm = ResidualLayerNorm2d(embed_dim, eps=eps, bias=bias, **dd)
+        self.init_weights(needs_reset=False)
+
+    def init_weights(self, needs_reset: bool = True) -> None:
+        super().init_weights(needs_reset)
+        trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.xavier_uniform_(self.patch_embed.proj.weight.flatten(1))
+        nn.init.zeros_(self.patch_embed.proj.bias)
+        dim = self.pos_embed.shape[2]
+        for block in self.blocks:
+            nn.init.normal_(block.layer.proj_up.weight, std=(2 / (5 * dim)) ** 0.5)
+            nn.init.normal_(block.layer.proj_down.weight, std=2 / dim**0.5)
+        if isinstance(self.head, nn.Sequential):
+            trunc_normal_(self.head.fc.weight, std=2e-5)
+
+    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+        (rows, columns), twice = self.patches(img_size), self.reductions[0] < PATCH
+        return [(2 * rows - 1, 2 * columns - 1) if twice else (rows, columns)] * len(self.reductions)
+
+    @staticmethod
+    def patches(img_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the numbers of rows and columns of patches that do not overlap."""
+        return -(-img_size[0] // PATCH), -(-img_size[1] // PATCH)
+
+    def pos_grid(self, img_size: tuple[int, int] | None = None) -> tuple[int, int]:
+        return self.patches(img_size or self.img_size)
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Channels of pooled features."""
+        return self.num_features * (2 if self.version == 2 and self.global_pool else 1)
+
+    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+        """Return a LayerNorm and a linear classifier of pooled features, or an Identity for 0 classes."""
+        if num_classes <= 0:
+            return nn.Identity()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        width, eps = self.head_hidden_size, 1e-5 if self.version == 2 else 1e-6
+        layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=nn.Linear(width, num_classes, **dd))
+        return nn.Sequential(OrderedDict(layers))
+
+    def pool(self, x: Tensor) -> Tensor:
+        ends = x[:, :, 0, 0], x[:, :, -1, -1]
+        return torch.cat(ends, dim=1) if self.version == 2 else (ends[0] + ends[1]) / 2
+
+    def get_classifier(self) -> nn.Module:
+        """Return the linear layer of the head."""
+        return getattr(self.head, "fc", self.head)
+
+    def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of the authors' files, or of the models in their package, under the names of this model."""
+        weights = dict(state_dict)
+        if any(name.startswith("xlstm.") for name in weights):
+            weights = {_rename_trained(name): value for name, value in weights.items()}
+        elif any(name.startswith("legacy_norm.") for name in weights):
+            weights = {_rename_packaged(name, self.version): value for name, value in weights.items()}
+        if (pos_embed := weights.pop("pos_embed.embed", None)) is not None:
+            grid = pos_embed.shape[1], pos_embed.shape[2]
+            weights["pos_embed"] = base.resample_pos_embed(
+                pos_embed.flatten(1, 2), grid, self.pos_grid(), mode="bicubic"
+            )
+        # Without classes, the norm before them is left out too.
+        return {name: value for name, value in weights.items() if self.num_classes or not name.startswith("head.")}
+
+    def released_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights under the names of the models in the authors' package."""
+        weights, prefixes = {}, [(own, packaged) for packaged, own in PACKAGED[self.version]]
+        for name, value in state_dict.items():
+            name = base.rename(name, prefixes)
+            if self.version == 2:
+                name = re.sub(r"^blocks\.(\d+)\.", _pair, name)
+            else:
+                name = name.replace(".conv.", ".conv1d.conv.")
+            weights[name] = value
+        weights["pos_embed.embed"] = weights.pop("pos_embed").unflatten(1, self.pos_grid())
+        return weights
+
+
+# Prefixes of names in the authors' package, and of names of these models.
+PACKAGED = {
+    1: [("legacy_norm.", "norm."), ("norm.", "head.norm."), ("head.", "head.fc.")],
+    2: [("legacy_norm.", "head.norm."), ("head.", "head.fc.")],
+}
+
+DIRECTIONS = ("rowwise_from_top_left", "rowwise_from_bot_right")
+
+
+def _pair(match: re.Match) -> str:
+    """Return the prefix of a block in the authors' package, where two blocks are a pair."""
+    pair, second = divmod(int(match[1]), 2)
+    return f"blocks.{pair}.{DIRECTIONS[second]}."
+
+
+def _rename_packaged(name: str, version: int) -> str:
+    """Return the name here of a parameter in the authors' package."""
+    name = re.sub(
+        rf"^blocks\.(\d+)\.({'|'.join(DIRECTIONS)})\.",
+        lambda match: f"blocks.{2 * int(match[1]) + DIRECTIONS.index(match[2])}.",
+        base.rename(name, PACKAGED[version]),
+    )
+    return name.replace(".conv1d.conv.", ".conv.")
+
+
+def _rename_trained(name: str) -> str:
+    """Return the name here of a parameter in the files of the authors' training code."""
+    prefixes = [("xlstm.post_blocks_norm.", "norm."), ("xlstm.", ""), ("head.0.", "head.norm."), ("head.1.", "head.fc.")]
+    name = base.rename(name, prefixes).replace(".xlstm_norm.", ".norm.").replace(".xlstm.", ".layer.")
+    return name.replace(".conv1d.conv.", ".conv.").replace(".conv1d.", ".conv.")
+
+
+VIL_MODELS: dict[str, dict[str, Any]] = {
+    "vil2_tiny": dict(embed_dim=192),
+    "vil2_small": dict(embed_dim=384),
+    "vil2_base": dict(embed_dim=768),
+    "vil_tiny": dict(embed_dim=192, version=1),
+    "vil_tinyplus": dict(embed_dim=192, depth=29, version=1),
+    "vil_small": dict(embed_dim=384, version=1),
+    "vil_smallplus": dict(embed_dim=384, depth=26, version=1),
+    "vil_base": dict(embed_dim=768, version=1),
+}
+
+default_cfgs = base.make_default_cfgs(
+    VIL_MODELS,
+    lambda name: base.imagenet_cfg(
+        paper_ids="arXiv:2406.04303", pool_size=(14, 14), crop_pct=1.0, classifier="head.fc"
+    ),
+)
+
+
+def _create_vil(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+    return base.create_staged(ViL, name, pretrained, VIL_MODELS[name], feature_indices=3, **kwargs)
+
+
+@register_model
+def vil2_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, tiny; keyword arguments of `ViL`."""
+    return _create_vil("vil2_tiny", pretrained, **kwargs)
+
+
+@register_model
+def vil2_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, small; keyword arguments of `ViL`."""
+    return _create_vil("vil2_small", pretrained, **kwargs)
+
+
+@register_model
+def vil2_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, base; keyword arguments of `ViL`."""
+    return _create_vil("vil2_base", pretrained, **kwargs)
+
+
+@register_model
+def vil_tiny(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, version 1, tiny; keyword arguments of `ViL`."""
+    return _create_vil("vil_tiny", pretrained, **kwargs)
+
+
+@register_model
+def vil_tinyplus(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, version 1, tiny plus; keyword arguments of `ViL`."""
+    return _create_vil("vil_tinyplus", pretrained, **kwargs)
+
+
+@register_model
+def vil_small(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, version 1, small; keyword arguments of `ViL`."""
+    return _create_vil("vil_small", pretrained, **kwargs)
+
+
+@register_model
+def vil_smallplus(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, version 1, small plus; keyword arguments of `ViL`."""
+    return _create_vil("vil_smallplus", pretrained, **kwargs)
+
+
+@register_model
+def vil_base(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+    """ViL, version 1, base; keyword arguments of `ViL`."""
+    return _create_vil("vil_base", pretrained, **kwargs)
