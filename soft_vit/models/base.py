@@ -494,10 +494,10 @@ class StagedModel(nn.Module):
 
 
 class PlainModel(StagedModel):
-    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, n, C]` of all tokens.
+    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, n, C]` of the tokens.
 
-    The embedding is that of the map of img_size; for any other map it is resampled (bicubic, half-pixel centres, without
-    antialiasing). A family calls `init_pos_embed`.
+    The embedding is that of the map of img_size; for any other map it is resampled (bicubic, half-pixel centres,
+    without antialiasing). A family calls `init_pos_embed`.
 
     pos_img_size: the image size that the embedding stays for, whatever img_size is set.
     """

@@ -113,14 +113,16 @@ class ViL(base.PlainModel):
     def init_weights(self, needs_reset: bool = True) -> None:
         super().init_weights(needs_reset)
         trunc_normal_(self.pos_embed, std=0.02)
-        nn.init.xavier_uniform_(self.patch_embed.proj.weight.flatten(1))
-        nn.init.zeros_(self.patch_embed.proj.bias)
+        conv: Any = self.patch_embed
+        nn.init.xavier_uniform_(conv.proj.weight.flatten(1))
+        nn.init.zeros_(conv.proj.bias)
         dim = self.pos_embed.shape[2]
-        for block in self.blocks:
+        blocks: Any = self.blocks
+        for block in blocks:
             nn.init.normal_(block.layer.proj_up.weight, std=(2 / (5 * dim)) ** 0.5)
             nn.init.normal_(block.layer.proj_down.weight, std=2 / dim**0.5)
-        if isinstance(self.head, nn.Sequential):
-            trunc_normal_(self.head.fc.weight, std=2e-5)
+        if isinstance(classifier := self.get_classifier(), nn.Linear):
+            trunc_normal_(classifier.weight, std=2e-5)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         (rows, columns), twice = self.patches(img_size), self.reductions[0] < PATCH
@@ -212,7 +214,12 @@ def _rename_packaged(name: str, version: int) -> str:
 
 def _rename_trained(name: str) -> str:
     """Return the name here of a parameter in the files of the authors' training code."""
-    prefixes = [("xlstm.post_blocks_norm.", "norm."), ("xlstm.", ""), ("head.0.", "head.norm."), ("head.1.", "head.fc.")]
+    prefixes = [
+        ("xlstm.post_blocks_norm.", "norm."),
+        ("xlstm.", ""),
+        ("head.0.", "head.norm."),
+        ("head.1.", "head.fc."),
+    ]
     name = base.rename(name, prefixes).replace(".xlstm_norm.", ".norm.").replace(".xlstm.", ".layer.")
     return name.replace(".conv1d.conv.", ".conv.").replace(".conv1d.", ".conv.")
 

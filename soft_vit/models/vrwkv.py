@@ -156,9 +156,10 @@ class VRWKV(base.PlainModel):
     def init_weights(self, needs_reset: bool = True) -> None:
         super().init_weights(needs_reset)
         nn.init.zeros_(self.pos_embed)
-        for i, block in enumerate(self.layers):
+        blocks: Any = self.layers
+        for i, block in enumerate(blocks):
             for mixer in (block.att, block.ffn):
-                mixer.reset_parameters(i, len(self.layers))
+                mixer.reset_parameters(i, len(blocks))
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
         """Return a classifier of `[B, num_features]`, or an Identity for 0 classes."""

@@ -76,7 +76,7 @@ def gated_linear_attention(
             q, k = q * (read if unread else read[:, :, None]).exp(), k * give.exp()[:, :, None]
             read = give = torch.zeros_like(whole)
         while size < CHUNK:
-            out = out + _across(*(x.unflatten(1, (-1, 2, size)).unbind(2) for x in tokens), unread)
+            out = out + _across(unread, *(x.unflatten(1, (-1, 2, size)).unbind(2) for x in tokens))
             size *= 2
         q, k, v = (x.flatten(1, 2).unflatten(1, (-1, CHUNK)) for x in (q, k, v))
         states = chunk_states((read, give, whole), k.mT @ v, ahead=M)
@@ -104,7 +104,7 @@ def _decays(gate: Tensor, later: Tensor, unread: int) -> tuple[tuple[Tensor, ...
     return (((later.mT - 0.5) * inside) @ gate, near), before[:, :, None] + later.mT @ gate, give, sums.sum(2)
 
 
-def _across(q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves, unread: int) -> Tensor:
+def _across(unread: int, q: Halves, k: Halves, v: Halves, ahead: Halves, back: Halves) -> Tensor:
     """Return what tokens of halves `[X, G, L, ..]` read from the other half of their block, `[X, G * 2 * L, D]`.
 
     unread: see `_decays`.
@@ -167,6 +167,9 @@ def chunk_states(decays: tuple[Tensor, Tensor, Tensor], update: Tensor, ahead: i
         leave = give + torch.where(forwards, later, earlier)
         left = (leave.exp()[..., None, :] @ update).squeeze(3)
         none = torch.zeros_like(left[..., 0])
-        states = states + enter.exp()[..., None] * chunk_states((none, none, whole.sum(3)), left, ahead, depth - 1)[..., None, :]
+        states = (
+            states
+            + enter.exp()[..., None] * chunk_states((none, none, whole.sum(3)), left, ahead, depth - 1)[..., None, :]
+        )
     states = states.transpose(2, 3)
     return states.squeeze(1) if single else first_parts(states.contiguous(), G)

@@ -56,21 +56,18 @@ def mlstm(q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tens
         given, forget = gates.unbind(3)
         log = log_weights(forget, given)
         m, last, whole = log.amax(-1), log[:, :, -1], forget.sum(-1)
-        if single := size == N:
-            entering = None
-        else:
-            # The logarithm factored out behind each chunk, and before it.
-            most = log_weights(whole, m[:, :, -1]).amax(-1)
-            entering = F.pad(most[:, :-1], (1, 0), value=-math.inf)
-            m, within = torch.maximum(m, forget.cumsum(-1) + entering[..., None]), m
+        # The logarithm that is factored out behind each chunk, and before it.
+        behind = log_weights(whole, last.amax(-1)).amax(-1)
+        before = F.pad(behind[:, :-1], (1, 0), value=-math.inf)
+        decayed = forget.cumsum(-1) + before[..., None]
+        m = torch.maximum(m, decayed)
         out = (q @ k.mT * torch.exp(log - m[..., None])) @ v
-        if not single:
-            leave = last.amax(-1) - most
-            decay = F.pad((whole + entering - most)[:, 1:], (1, 0))
+        if torch.compiler.is_exporting() or size < N:
+            leave = (last.amax(-1) - behind)[..., None]
+            through = F.pad((whole + before - behind)[:, 1:], (1, 0))[..., None]
             update = (k * torch.exp(last - last.amax(-1, keepdim=True))[..., None]).mT @ v
-            states = chunk_states(tuple(x[..., None] for x in (leave * 0, leave, decay)), update.flatten(2)[:, :, None], 1)
-            read = torch.exp(forget.cumsum(-1) + entering[..., None] - m)
-            out = out + (q * read[..., None]) @ states.reshape(update.shape)
+            states = chunk_states((torch.zeros_like(leave), leave, through), update.flatten(2)[:, :, None], ahead=1)
+            out = out + (q * torch.exp(decayed - m)[..., None]) @ states.reshape(update.shape)
         h, n = out.split([v.shape[3] - 1, 1], dim=-1)
         h = h / (torch.maximum(n.abs(), torch.exp((-m[..., None]).clamp(max=MOST))) + EPS)
         return first_parts(h, N).unflatten(0, input_gate.shape[:2])

@@ -75,9 +75,8 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         log = top.mT[:, :, None] - (length * w)[:, None, None] * steps
         most = log.detach().amax(3, keepdim=True)
         between = torch.exp(log - most)
-        past, future = (
-            part.permute(0, 2, 3, 1).flatten(2)[:, :, None] for part in (between.tril(-1) @ given, between.triu(1) @ back)
-        )
+        read = between.tril(-1) @ given, between.triu(1) @ back
+        past, future = (part.permute(0, 2, 3, 1).flatten(2)[:, :, None] for part in read)
         scale = torch.exp(top - most.squeeze(3).mT).repeat(1, 1, 2)[:, :, None]
         total, norm = (scale * near + down * past + up * future).flatten(1, 2)[:, :T].chunk(2, dim=2)
         return total / (norm + EPS)

@@ -136,8 +136,7 @@ class MLSTMAttention(Attention):
                 self.no_mask = "the convolution runs from the end of a row into the next one"
         else:
             self.conv = depthwise_conv(inner, 3, self.sequence, **dd)
-        for name in ("q_proj", "k_proj", "v_proj"):
-            self.add_module(name, GroupedLinear(inner, bias, **dd))
+        self.q_proj, self.k_proj, self.v_proj = (GroupedLinear(inner, bias, **dd) for _ in range(3))
         self.mlstm_cell = MLSTMCell(inner, num_heads, bias, **dd)
         self.learnable_skip = nn.Parameter(torch.empty(inner, **dd))
         self.proj_down = nn.Linear(inner, dim, bias=bias, **dd)

@@ -74,10 +74,10 @@ class RWKVAttention(Attention):
         super().__init__(dim, num_heads, **dd, **options)
         self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
-        for part in "kvr":
-            self.register_parameter(f"spatial_mix_{part}", nn.Parameter(torch.empty(1, 1, dim, **dd)))
-        for name in ("key", "value", "receptance", "output"):
-            self.add_module(name, nn.Linear(dim, dim, bias=False, **dd))
+        self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (
+            nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(3)
+        )
+        self.key, self.value, self.receptance, self.output = (nn.Linear(dim, dim, bias=False, **dd) for _ in range(4))
         self.out_norm = nn.LayerNorm(dim, **dd) if out_norm else nn.Identity()
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()

@@ -36,6 +36,15 @@ class RWKV6Attention(Attention):
     qk_of_each_token: ClassVar[bool] = False
     no_mask: str = ""
 
+    time_maa_x: nn.Parameter
+    time_maa_v: nn.Parameter
+    time_maa_w1: nn.Parameter
+    time_maa_w2: nn.Parameter
+    time_decay: nn.Parameter
+    time_decay_w1: nn.Parameter
+    time_decay_w2: nn.Parameter
+    time_faaaa: nn.Parameter
+
     def __init__(
         self,
         dim: int,
@@ -57,8 +66,9 @@ class RWKV6Attention(Attention):
         shapes["time_faaaa"] = (num_heads, self.head_dim)
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, **dd)))
-        for name in ("receptance", "key", "value", "gate", "output"):
-            self.add_module(name, nn.Linear(dim, dim, bias=False, **dd))
+        self.receptance, self.key, self.value, self.gate, self.output = (
+            nn.Linear(dim, dim, bias=False, **dd) for _ in range(5)
+        )
         self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -89,8 +99,8 @@ class RWKV6Attention(Attention):
         shares = torch.stack([self.get_parameter(f"time_maa_{part}") for part in "wkvrg"])
         shares = shares + low.permute(2, 0, 1, 3) @ self.time_maa_w2[:, None]
         xw, xk, xv, xr, xg = (x + step * shares).to(x.dtype)
-        layers: Any = self.receptance, self.key, self.value
-        r, k, v = (split_heads(linear(y, layer), self.num_heads) for y, layer in zip((xr, xk, xv), layers, strict=True))
+        pairs = (xr, self.receptance), (xk, self.key), (xv, self.value)
+        r, k, v = (split_heads(linear(y, layer), self.num_heads) for y, layer in pairs)
         gate = F.silu(linear(xg, self.gate))
         low = at_least_float32((xw @ self.time_decay_w1).tanh() @ self.time_decay_w2)
         log_decay = -(self.time_decay + low).clamp(max=LIMIT).exp()
