@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rwkv import biwkv
 
 
@@ -96,7 +97,7 @@ class RWKVAttention(Attention):
     def attend(self, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Return the averages of values v `[B, C, T, 1]` by keys k `[B, C, T, 1]`, at least fp32."""
         count = k.shape[2]
-        w, u = self.spatial_decay.float() / count, self.spatial_first.float() / count
+        w, u = (at_least_float32(x) / count for x in (self.spatial_decay, self.spatial_first))
         return biwkv(w, u, k.squeeze(3).mT, v.squeeze(3).mT).mT[..., None]
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, at_least, merge_heads, split_heads
 from soft_vit.layers.attention.rwkv import ramp, shift_quarters, zigzag
+from soft_vit.layers.attention.vssd import LIMIT
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.rwkv6 import rwkv6
 
 # Of the exponent of a decay: exp(-exp(10)) is zero, and its gradient too.
-LIMIT = 10.0
+STRONGEST = 10.0
 
 
 class RWKV6Attention(Attention):
@@ -103,9 +104,9 @@ class RWKV6Attention(Attention):
         r, k, v = (split_heads(linear(y, layer), self.num_heads) for y, layer in pairs)
         gate = F.silu(linear(xg, self.gate))
         low = at_least_float32((xw @ self.time_decay_w1).tanh() @ self.time_decay_w2)
-        log_decay = -(self.time_decay + low).clamp(max=LIMIT).exp()
+        log_decay = -(self.time_decay + low).clamp(max=STRONGEST).exp()
         y = self.attend(r, k, v, split_heads(log_decay, self.num_heads), layout)
         with full_precision(x):
-            y = merge_heads(F.layer_norm(y, y.shape[3:], eps=self.ln_x.eps))
+            y = merge_heads(F.layer_norm(y.clamp(-LIMIT, LIMIT), y.shape[3:], eps=self.ln_x.eps))
             y = torch.addcmul(at_least_float32(self.ln_x.bias), y, at_least_float32(self.ln_x.weight))
         return self.proj_drop(linear(y.to(gate.dtype) * gate, self.output))
