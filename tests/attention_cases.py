@@ -500,24 +500,21 @@ def rwkv6(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
 
 
 def mlstm_inputs(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> list[Tensor]:
-    """Convolved tokens, the gate z, and queries, keys and values of `mlstm`, side by side, in the order of x."""
+    """Convolved tokens, the gate z, and queries, keys and values of `mlstm`, side by side."""
     a, z = attn.proj_up(x).chunk(2, dim=-1)
-    order = torch.arange(x.shape[1])
-    order = order.flip(0) if attn.backward_ else order
+    backward = attn.direction == "backward"
     if isinstance(attn.conv, nn.Conv1d):
-        s = attn.conv(F.pad(a[:, order].mT, (3, 0))).mT[:, order]
+        sequence = a.flip(1) if backward else a
+        s = attn.conv(F.pad(sequence.mT, (3, 0))).mT
+        s = s.flip(1) if backward else s
     else:
         maps = a[:, prefix:].mT.unflatten(2, feat_size)
-        maps = maps.flip(2, 3) if attn.backward_ else maps
-        maps = convolve(maps, attn.conv, maps.shape[1])
-        maps = maps.flip(2, 3) if attn.backward_ else maps
+        maps = convolve(maps.flip(2, 3) if backward else maps, attn.conv, maps.shape[1])
+        maps = maps.flip(2, 3) if backward else maps
         s = torch.cat([a[:, :prefix], maps.flatten(2).mT], 1)
     s = F.silu(s)
-    parts = []
-    for layer, given in ((attn.q_proj, s), (attn.k_proj, s), (attn.v_proj, a)):
-        dense = torch.block_diag(*layer.weight)
-        parts.append(F.linear(given, dense, layer.bias))
-    return [s, z, *parts]
+    layers = ((attn.q_proj, s), (attn.k_proj, s), (attn.v_proj, a))
+    return [s, z, *(F.linear(given, torch.block_diag(*layer.weight), layer.bias) for layer, given in layers)]
 
 
 def mlstm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -525,13 +522,15 @@ def mlstm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     _, _, q, k, v = mlstm_inputs(attn, x, prefix, feat_size)
     qkv, cell = torch.cat([q, k, v], -1), attn.mlstm_cell
     i, f = cell.igate(qkv).mT, F.logsigmoid(cell.fgate(qkv).mT)
-    t = torch.arange(x.shape[1])
-    seen = t[:, None] <= t if attn.backward_ else t[:, None] >= t
-    sums = f.flip(2).cumsum(2).flip(2) if attn.backward_ else f.cumsum(2)
-    log = (sums[..., None] - sums[:, :, None] + i[:, :, None]).masked_fill(~seen, -torch.inf)
-    m = log.amax(-1, keepdim=True)
-    weights = heads(q) @ heads(k).mT / (q.shape[-1] // HEADS) ** 0.5 * torch.exp(log - m)
-    return weights / (torch.maximum(weights.sum(-1, keepdim=True).abs(), torch.exp(-m)) + 1e-6)
+    ahead, matrices = torch.ones(x.shape[1], x.shape[1]).tril().bool(), []
+    for direction, seen in (("forward", ahead), ("backward", ahead.mT)):
+        if attn.direction in (direction, "both"):
+            sums = f.cumsum(2) if direction == "forward" else f.flip(2).cumsum(2).flip(2)
+            log = (sums[..., None] - sums[:, :, None] + i[:, :, None]).masked_fill(~seen, -torch.inf)
+            m = log.amax(-1, keepdim=True)
+            weights = heads(q) @ heads(k).mT / (q.shape[-1] // HEADS) ** 0.5 * torch.exp(log - m)
+            matrices.append(weights / (torch.maximum(weights.sum(-1, keepdim=True).abs(), torch.exp(-m)) + 1e-6))
+    return sum(matrices[1:], matrices[0])
 
 
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -716,7 +715,7 @@ CASES = [
     case("mlstm", "contract masks maps", mlstm, "N"),
     case("mlstm", "contract", mlstm, direction="backward", bias=False),
     case("mlstm", "masks", mlstm, direction="backward"),
-    case("mlstm", "contract", mlstm, conv1d=True),
+    case("mlstm", "contract", mlstm, direction="forward", conv1d=True),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

@@ -299,7 +299,13 @@ def projections(attn: Any) -> dict[str, Tensor]:
         if (groups := getattr(attn, "num_kv_groups", 1)) > 1 and name.startswith(("k_proj.", "v_proj.")):
             own[name] = own[name].unflatten(0, (-1, attn.head_dim)).repeat_interleave(groups, 0).flatten(0, 1)
     found: dict[str, Tensor] = {}
-    for layer, parts in OLD_LAYERS.items():
+    # Other layers of these names, such as those of groups of channels, are no projections of all channels.
+    layers = {
+        layer: parts
+        for layer, parts in OLD_LAYERS.items()
+        if f"{layer}.weight" not in own or own[f"{layer}.weight"].ndim == 2
+    }
+    for layer, parts in layers.items():
         for kind in ("weight", "bias"):
             if f"{layer}.{kind}" in own:
                 for part, value in zip(parts, own[f"{layer}.{kind}"].chunk(len(parts)), strict=True):
@@ -308,7 +314,7 @@ def projections(attn: Any) -> dict[str, Tensor]:
         found |= {"q.bias": own["q_bias"], "k.bias": torch.zeros_like(own["q_bias"]), "v.bias": own["v_bias"]}
     elif any(name in found for name in ("q.bias", "v.bias")) and "k.weight" in found and "k.bias" not in found:
         found["k.bias"] = torch.zeros_like(found["v.bias"])
-    taken = {*OLD_LAYERS, "q_bias", "v_bias", "q_norm", "k_norm"}
+    taken = {*layers, "q_bias", "v_bias", "q_norm", "k_norm"}
     return found | {name: value for name, value in own.items() if name.partition(".")[0] not in taken}
 
 

@@ -121,6 +121,7 @@ class ViL(base.PlainModel):
         for block in blocks:
             nn.init.normal_(block.layer.proj_up.weight, std=(2 / (5 * dim)) ** 0.5)
             nn.init.normal_(block.layer.proj_down.weight, std=2 / dim**0.5)
+            nn.init.normal_(block.layer.mlstm_cell.igate.bias, std=0.1)
         if isinstance(classifier := self.get_classifier(), nn.Linear):
             trunc_normal_(classifier.weight, std=2e-5)
 

@@ -22,6 +22,8 @@ from soft_vit.ops.gated import CHUNK, chunk_states, first_parts, padded_parts
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 EPS = 1e-6
+# The input gate of a token that does not exist: without weight beside any other, and finite.
+CLOSED = -1e30
 # Of -m: exp(80) is finite in fp32. There exp(-m) decides, and h is zero beside it.
 MOST = 80.0
 
@@ -39,35 +41,42 @@ def log_weights(forget: Tensor, given: Tensor) -> Tensor:
     return (segments + given[..., None, :]).masked_fill(place[:, None] < place, -math.inf)
 
 
-def mlstm(q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tensor) -> Tensor:
+def mlstm(q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tensor, backward: bool = False) -> Tensor:
     """Return h `[B, H, N, D]`, at least fp32, in time and memory linear in N.
 
     q, k: `[B, H, N, M]`; v: `[B, H, N, D]`; input_gate i and forget_gate f, before their exp and sigmoid:
-    `[B, H, N]`.
+    `[B, H, N]`. backward: from the last token to the first.
     """
+
+    def scanned(x: Tensor) -> Tensor:
+        """Reverse chunks, and tokens in them, between the order of tokens and that of the scan."""
+        return x.flip(tuple(range(1, x.ndim))) if backward else x
+
     with full_precision(q):
         q, k, v, i, f = (at_least_float32(x).flatten(0, 1) for x in (q, k, v, input_gate, forget_gate))
         N, M = q.shape[1:]
         # The square of few tokens takes less time than states.
         size = N if not torch.compiler.is_exporting() and N <= M + CHUNK else CHUNK
         # The sum n is the state of one more value, which is one.
-        parts = q * M**-0.5, k, F.pad(v, (0, 1), value=1), torch.stack([i, F.logsigmoid(f)], dim=2)
+        parts = q * M**-0.5, k, F.pad(v, (0, 1), value=1), torch.stack([i, F.logsigmoid(f), torch.ones_like(i)], dim=2)
         q, k, v, gates = (padded_parts(x, size) for x in parts)
-        given, forget = gates.unbind(3)
+        given, forget, exists = gates.unbind(3)
+        given, forget = scanned(given.masked_fill(exists == 0, CLOSED)), scanned(forget)
         log = log_weights(forget, given)
         m, last, whole = log.amax(-1), log[:, :, -1], forget.sum(-1)
         # The logarithm that is factored out behind each chunk, and before it.
         behind = log_weights(whole, last.amax(-1)).amax(-1)
-        before = F.pad(behind[:, :-1], (1, 0), value=-math.inf)
+        before = F.pad(behind, (1, 0), value=-math.inf)[:, :-1]
         decayed = forget.cumsum(-1) + before[..., None]
         m = torch.maximum(m, decayed)
-        out = (q @ k.mT * torch.exp(log - m[..., None])) @ v
+        out = (q @ k.mT * scanned(torch.exp(log - m[..., None]))) @ v
         if torch.compiler.is_exporting() or size < N:
-            leave = (last.amax(-1) - behind)[..., None]
-            through = F.pad((whole + before - behind)[:, 1:], (1, 0))[..., None]
-            update = (k * torch.exp(last - last.amax(-1, keepdim=True))[..., None]).mT @ v
-            states = chunk_states((torch.zeros_like(leave), leave, through), update.flatten(2)[:, :, None], ahead=1)
-            out = out + (q * torch.exp(decayed - m)[..., None]) @ states.reshape(update.shape)
+            leave = scanned(last.amax(-1) - behind)[..., None]
+            through = scanned((whole + before - behind).masked_fill(before == -math.inf, 0))[..., None]
+            update = (k * scanned(torch.exp(last - last.amax(-1, keepdim=True)))[..., None]).mT @ v
+            decays = torch.zeros_like(leave), leave, through
+            states = chunk_states(decays, update.flatten(2)[:, :, None], ahead=0 if backward else 1)
+            out = out + (q * scanned(torch.exp(decayed - m))[..., None]) @ states.reshape(update.shape)
         h, n = out.split([v.shape[3] - 1, 1], dim=-1)
-        h = h / (torch.maximum(n.abs(), torch.exp((-m[..., None]).clamp(max=MOST))) + EPS)
+        h = h / (torch.maximum(n.abs(), torch.exp(-scanned(m)[..., None].clamp(min=-MOST))) + EPS)
         return first_parts(h, N).unflatten(0, input_gate.shape[:2])

@@ -48,20 +48,28 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         w, u, k, v = (at_least_float32(x) for x in (w, u, k, v))
         T, C = k.shape[1:]
         length = (T + CHUNKS - 1) // CHUNKS
-        # A graph for any size has all chunks, also where the last ones are empty.
-        count = CHUNKS if torch.compiler.is_exporting() else (T + length - 1) // length
-        rest = (0, 0, 0, count * length - T)
-        k, v = F.pad(k, rest, value=NO_KEY).unflatten(1, (count, -1)), F.pad(v, rest).unflatten(1, (count, -1))
+        exporting = torch.compiler.is_exporting()
+        # A graph for any size has all chunks, also empty ones, and one more place in each, as a size of one is special.
+        count, size = (CHUNKS, length + 1) if exporting else ((T + length - 1) // length, length)
+        place = torch.arange(size, device=k.device)
+        if exporting:
+            starts = torch.arange(count, device=k.device) * length
+            index = (starts[:, None] + place).masked_fill(place == length, T).clamp(max=T).flatten()
+            k, v = F.pad(k, (0, 0, 0, 1), value=NO_KEY), F.pad(v, (0, 0, 0, 1))
+            k, v = k.index_select(1, index), v.index_select(1, index)
+        else:
+            rest = (0, 0, 0, count * length - T)
+            k, v = F.pad(k, rest, value=NO_KEY), F.pad(v, rest)
+        k, v = k.unflatten(1, (count, size)), v.unflatten(1, (count, size))
         top = k.detach().amax(2)
         # Sums of values and of weights are computed alike, side by side: [B, G, L, 2 C].
         weight = torch.exp(k - top[:, :, None])
         x = torch.cat([weight * v, weight], dim=3)
-        place = torch.arange(length, device=k.device)
         rate, shift, own = w.repeat(2), w.exp().repeat(2), u.exp().repeat(2)
         up = torch.exp(place[:, None] * rate)
         down = torch.exp(-place[:, None] * rate)
         x_up, x_down = x * up, x * down
-        ones = x.new_ones(length, length)
+        ones = x.new_ones(size, size)
         earlier, later, left = ones.tril(-1), ones.triu(1), ones.tril() * (place > 0)
         near = shift * down * (earlier @ x_up) + up * (later @ x_down + (1 - shift) * (left @ x_down)) + own * x
         # What later chunks read of one, and what earlier ones read: [B, C, G, 2].
@@ -78,5 +86,9 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         read = between.tril(-1) @ given, between.triu(1) @ back
         past, future = (part.permute(0, 2, 3, 1).flatten(2)[:, :, None] for part in read)
         scale = torch.exp(top - most.squeeze(3).mT).repeat(1, 1, 2)[:, :, None]
-        total, norm = (scale * near + down * past + up * future).flatten(1, 2)[:, :T].chunk(2, dim=2)
-        return total / (norm + EPS)
+        total, norm = (scale * near + down * past + up * future).flatten(1, 2).chunk(2, dim=2)
+        y = total / (norm + EPS)
+        if not exporting:
+            return y[:, :T]
+        t = torch.arange(T, device=k.device)
+        return y.index_select(1, t + (t[:, None] >= starts).sum(1) - 1)

@@ -3,6 +3,7 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map, T = P + N, C channels, I = 2 C inner channels, D = I / H.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -13,14 +14,12 @@ from soft_vit.layers.attention.base import Attention, Rotate, depthwise_conv, me
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.mlstm import mlstm
+from soft_vit.ops.mlstm import CLOSED, mlstm
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
-Direction = Literal["forward", "backward"]
+Direction = Literal["both", "forward", "backward"]
 # Channels that a projection of queries, keys or values takes together.
 GROUP = 4
-# Of input gates of padding: without weight beside any other, and finite.
-CLOSED = -1e30
 
 
 class ResidualLayerNorm(nn.LayerNorm):
@@ -58,7 +57,7 @@ class GroupedLinear(nn.Module):
 class Gate(nn.Module):
     """A linear layer of tokens `[B, T, I]` to a gate of each head, which does not depend on the tokens at first.
 
-    Input gates begin close to one, forget gates so that heads remember for different times.
+    Input gates begin at one, forget gates so that heads remember for different times.
     """
 
     def __init__(self, dim: int, num_heads: int, forgets: bool, device=None, dtype=None) -> None:
@@ -71,7 +70,7 @@ class Gate(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
-        nn.init.normal_(self.bias, std=0.1)
+        nn.init.zeros_(self.bias)
         if self.forgets:
             self.bias.copy_(torch.linspace(3, 6, len(self.bias)))
 
@@ -98,9 +97,10 @@ class MLSTMAttention(Attention):
 
     A linear layer gives a and z, of twice the channels. s is silu of a after a depthwise convolution. Queries and keys
     are layers of s, values of a. Each head has an input gate, an exponential, and a forget gate, a sigmoid. A token
-    reads those before it and itself, in one direction; the blocks of ViL alternate.
+    reads those before it and itself.
 
-    direction: `forward`, or `backward` for the reversed sequence of tokens, map and all.
+    direction: `forward`; `backward` for the reversed sequence of tokens, map and all, with which the blocks of ViL
+        alternate; or `both`, the sum of the readings in both directions.
     bias: of the layers and the norm, as in version 2 of ViL.
     conv1d: convolve four tokens along the sequence instead of 3x3 on the map, as in version 1.
     """
@@ -116,7 +116,7 @@ class MLSTMAttention(Attention):
         dim: int,
         num_heads: int,
         *,
-        direction: Direction = "forward",
+        direction: Direction = "both",
         bias: bool = True,
         conv1d: bool = False,
         proj_drop: float = 0.0,
@@ -126,7 +126,7 @@ class MLSTMAttention(Attention):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(dim, num_heads, **dd, **options)
-        self.backward_ = check_choice("direction", direction, get_args(Direction)) == "backward"
+        self.direction = check_choice("direction", direction, get_args(Direction))
         inner = 2 * dim
         self.proj_up = nn.Linear(dim, 2 * inner, bias=bias, **dd)
         self.conv: nn.Conv1d | nn.Conv2d
@@ -147,38 +147,34 @@ class MLSTMAttention(Attention):
         nn.init.ones_(self.learnable_skip)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tensor, mask: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tensor, layout: Layout
     ) -> Tensor:
-        """Return h `[B, H, T, D]`, at least fp32, for q, k, v `[B, H, T, D]`, gates `[B, H, T]` and a mask `[B, T]`."""
-        if mask is not None:
-            padding = ~mask[:, None]
+        """Return h `[B, H, T, D]`, at least fp32, for q, k, v `[B, H, T, D]` and gates `[B, H, T]`."""
+        if layout.mask is not None:
+            padding = ~layout.mask[:, None]
             input_gate, forget_gate = input_gate.masked_fill(padding, CLOSED), forget_gate.masked_fill(padding, -CLOSED)
-        return mlstm(q, k, v, input_gate, forget_gate)
+        read = partial(mlstm, q, k, v, input_gate, forget_gate)
+        return read() + read(backward=True) if self.direction == "both" else read(backward=self.direction == "backward")
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
-        """Convolve tokens `[B, T, I]`, reversed in the backward direction."""
+        """Convolve tokens `[B, T, I]`; in the backward direction, with the kernel reversed."""
+        dims = [2, 3] if self.direction == "backward" else []
         if isinstance(self.conv, nn.Conv1d):
-            return self.conv(F.pad(x.mT, (3, 0))).mT
-        P, N = layout.num_prefix_tokens, x.shape[1] - layout.num_prefix_tokens
-        first, last = x.split([N, P] if self.backward_ else [P, N], dim=1)
-        grid = first if self.backward_ else last
-        grid = map_to_tokens(self.conv(tokens_to_map(grid, layout.feat_size)))
-        return grid if not P else torch.cat([grid, last] if self.backward_ else [first, grid], dim=1)
+            return self.conv(F.pad(x.mT.flip(dims[:1]), (3, 0))).flip(dims[:1]).mT
+        grid = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.feat_size)
+        grid = map_to_tokens(self.conv(grid.flip(dims)).flip(dims))
+        return torch.cat([x[:, : layout.num_prefix_tokens], grid], dim=1) if layout.num_prefix_tokens else grid
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        mask = layout.mask
-        if self.backward_:
-            x, mask = x.flip(1), None if mask is None else mask.flip(1)
         a, z = linear(x, self.proj_up).chunk(2, dim=2)
-        s = F.silu(self.convolve(zero_padding(a, mask), layout))
+        s = F.silu(self.convolve(zero_padding(a, layout.mask), layout))
         q, k, v = self.q_proj(s), self.k_proj(s), self.v_proj(a)
         cell, qkv = self.mlstm_cell, torch.cat([q, k, v], dim=2)
         q, k, v = (split_heads(part, self.num_heads) for part in (q, k, v))
-        h = self.attend(q, k, v, at_least_float32(cell.igate(qkv)).mT, at_least_float32(cell.fgate(qkv)).mT, mask)
+        h = self.attend(q, k, v, at_least_float32(cell.igate(qkv)).mT, at_least_float32(cell.fgate(qkv)).mT, layout)
         with full_precision(x):
             h = merge_heads(F.layer_norm(h, h.shape[3:], eps=cell.outnorm.eps))
             h = h * (1 + at_least_float32(cell.outnorm.weight))
             h = h if cell.outnorm.bias is None else h + at_least_float32(cell.outnorm.bias)
         y = torch.addcmul(h.to(s.dtype), self.learnable_skip.to(s.dtype), s) * F.silu(z)
-        y = self.proj_drop(linear(y, self.proj_down))
-        return y.flip(1) if self.backward_ else y
+        return self.proj_drop(linear(y, self.proj_down))

@@ -95,10 +95,11 @@ class RWKVAttention(Attention):
         self.spatial_mix_r.copy_(ramp(dim, power / 2, self.spatial_mix_r))
 
     def attend(self, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the averages of values v `[B, C, T, 1]` by keys k `[B, C, T, 1]`, at least fp32."""
-        count = k.shape[2]
-        w, u = (at_least_float32(x) / count for x in (self.spatial_decay, self.spatial_first))
-        return biwkv(w, u, k.squeeze(3).mT, v.squeeze(3).mT).mT[..., None]
+        """Return the averages of values v `[B, C, T, D]`, D = 1 in the layer, by keys k `[B, C, T, 1]`, at least fp32."""
+        w, u = (at_least_float32(x) / k.shape[2] for x in (self.spatial_decay, self.spatial_first))
+        k, v = torch.broadcast_tensors(k, v)
+        columns = (x.permute(0, 3, 2, 1).flatten(0, 1) for x in (k, v))
+        return biwkv(w, u, *columns).unflatten(0, (k.shape[0], -1)).permute(0, 3, 2, 1)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         shifted = shift_quarters(x, layout)
