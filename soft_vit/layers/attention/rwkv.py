@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate
+from soft_vit.layers.attention.base import Attention, Rotate, check_heads
 from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
@@ -51,7 +51,8 @@ class RWKVAttention(Attention):
     bonus. Decay and bonus are divided by the number of tokens. The linear layers take the channels of each token, mixed
     with those of its four neighbours. The averages are those of the released kernels, see `soft_vit.ops.rwkv`.
 
-    num_heads is without effect: each channel is a head. out_norm: a LayerNorm of the averages.
+    num_heads must divide the width, and is otherwise ignored: each channel is a head. out_norm: a LayerNorm of the
+    averages.
     """
 
     cost: str = "N"
@@ -72,7 +73,8 @@ class RWKVAttention(Attention):
         **options: Any,
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(dim, num_heads, **dd, **options)
+        check_heads(dim, num_heads)
+        super().__init__(dim, dim, **dd, **options)
         self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (
@@ -95,11 +97,11 @@ class RWKVAttention(Attention):
         self.spatial_mix_r.copy_(ramp(dim, power / 2, self.spatial_mix_r))
 
     def attend(self, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Return the averages of values v `[B, C, T, D]`, D = 1 in the layer, by keys k `[B, C, T, 1]`, at least fp32."""
+        """Return the averages of values v `[B, C, T, D]` by keys k `[B, C, T, 1]`, at least fp32; D is 1 in `mix`."""
         w, u = (at_least_float32(x) / k.shape[2] for x in (self.spatial_decay, self.spatial_first))
         k, v = torch.broadcast_tensors(k, v)
         columns = (x.permute(0, 3, 2, 1).flatten(0, 1) for x in (k, v))
-        return biwkv(w, u, *columns).unflatten(0, (k.shape[0], -1)).permute(0, 3, 2, 1)
+        return biwkv(w, u, *columns).unflatten(0, k.shape[::3]).permute(0, 3, 2, 1)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         shifted = shift_quarters(x, layout)
