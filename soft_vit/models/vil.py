@@ -9,6 +9,7 @@ Letters: B batch, C channels, H x W a map, N = H * W.
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -162,15 +163,12 @@ class ViL(base.PlainModel):
     def own_state_dict(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of the authors' files, or of the models in their package, under the names of this model."""
         weights = dict(state_dict)
-        if any(name.startswith("xlstm.") for name in weights):
-            weights = {_rename_trained(name): value for name, value in weights.items()}
-        elif any(name.startswith("legacy_norm.") for name in weights):
-            weights = {_rename_packaged(name, self.version): value for name, value in weights.items()}
-        if (pos_embed := weights.pop("pos_embed.embed", None)) is not None:
-            grid = pos_embed.shape[1], pos_embed.shape[2]
-            weights["pos_embed"] = base.resample_pos_embed(
-                pos_embed.flatten(1, 2), grid, self.pos_grid(), mode="bicubic"
-            )
+        if (embed := weights.pop("pos_embed.embed", None)) is not None:
+            trained = any(name.startswith("xlstm.") for name in weights)
+            rename = _rename_trained if trained else partial(_rename_packaged, self.version)
+            weights = {rename(name): value for name, value in weights.items()}
+            sizes = (embed.shape[1], embed.shape[2]), self.pos_grid()
+            weights["pos_embed"] = base.resample_pos_embed(embed.flatten(1, 2), *sizes, mode="bicubic")
         # Without classes, the norm before them is left out too.
         return {name: value for name, value in weights.items() if self.num_classes or not name.startswith("head.")}
 
@@ -203,7 +201,7 @@ def _pair(match: re.Match) -> str:
     return f"blocks.{pair}.{DIRECTIONS[second]}."
 
 
-def _rename_packaged(name: str, version: int) -> str:
+def _rename_packaged(version: int, name: str) -> str:
     """Return the name here of a parameter in the authors' package."""
     name = re.sub(
         rf"^blocks\.(\d+)\.({'|'.join(DIRECTIONS)})\.",
