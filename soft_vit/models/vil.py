@@ -20,25 +20,12 @@ from torch import Tensor, nn
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mlstm import MLSTMAttention, ResidualLayerNorm
 from soft_vit.models import base
+from soft_vit.models.vit3 import PatchEmbed
 
 # `register_model` adds the entrypoints.
 __all__ = ["ViL"]
 
 PATCH = 16
-
-
-class PatchEmbed(nn.Module):
-    """Map images `[B, in_chans, H, W]`, padded with zeros on the right and below, to patches of 16 pixels.
-
-    stride: of the patches, which overlap if it is less.
-    """
-
-    def __init__(self, in_chans: int, dim: int, stride: int, device=None, dtype=None) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(in_chans, dim, PATCH, stride, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.proj(base.pad_to_multiple(x, PATCH))
 
 
 class ResidualLayerNorm2d(ResidualLayerNorm):
@@ -100,7 +87,7 @@ class ViL(base.PlainModel):
         # Before the base makes the head.
         self.version = version
         super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs, **dd)
-        self.patch_embed = PatchEmbed(self.in_chans, embed_dim, stride, **dd)
+        self.patch_embed = PatchEmbed(self.in_chans, embed_dim, PATCH, stride, **dd)
         self.init_pos_embed(embed_dim, **dd)
         options: dict[str, Any] = dict(num_heads=num_heads, bias=version == 2, conv1d=version == 1)
         options |= dict(proj_drop=proj_drop_rate, drop_path=drop_path_rate)

@@ -1,5 +1,5 @@
 # python tools/train.py configs/demo/zoo/vrwkv.py
-# A reduced vrwkv_tiny of 0.34 M parameters.
+# A reduced vrwkv_tiny of 0.56 M parameters.
 _base_ = "../soft_pico_shapes.py"
 
 model = dict(model_name="vrwkv_tiny", embed_dim=96, depth=4)
