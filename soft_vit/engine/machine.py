@@ -93,8 +93,7 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
         is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"
         if scheduler["type"].endswith("TimmLR"):
-            for name in ("min_lr", "warmup_lr"):
-                scheduler.setdefault(name, signature(create_scheduler_v2).parameters[name].default)
+            scheduler.setdefault("warmup_lr", signature(create_scheduler_v2).parameters["warmup_lr"].default)
         for bound in _RATES & scheduler.keys() if is_rate else ():
             scheduler[bound] *= images / base
     say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -59,10 +59,8 @@ def visible_blocks(num_blocks: int, num_heads: int, num_random: int, device: tor
     far, far_exists = random_blocks(num_blocks, num_heads, num_random, device)
     near_exists = (near >= NUM_GLOBAL) & (near < num_blocks)
     index = torch.cat([first.expand(shape), near.clamp(0, num_blocks - 1).expand(shape), far], dim=-1)
-    exists = torch.cat(
-        [torch.ones_like(first, dtype=torch.bool).expand(shape), near_exists.expand(shape), far_exists], -1
-    )
-    return index, exists
+    first_exists = torch.ones_like(first, dtype=torch.bool)
+    return index, torch.cat([first_exists.expand(shape), near_exists.expand(shape), far_exists], dim=-1)
 
 
 def block_attention(

@@ -59,7 +59,7 @@ def attention_through_landmarks(
 
     q, k, v: `[B, H, N, D]`; q_landmarks, k_landmarks: `[B, H, M, D]`. The result has v's shape and dtype; the M x M
     matrix and its inverse are at least fp32.
-    exist: bool `[B, M]`, which landmarks exist; None if all do. layout: its mask says which tokens count.
+    exist: bool `[B, M]`, which landmarks exist; None if all do. layout: of the keys.
     inverse, iters, fused: see `nystrom_attention`.
     """
     check_choice("inverse", inverse, get_args(PseudoInverse))

@@ -42,17 +42,20 @@ def samples_of_labels(labels: Tensor) -> list[DataSample]:
 def in_bytes(images: Tensor) -> Tensor:
     """Return images with values in [0, 255]: uint8 as they are, other integers scaled by the range of their type.
 
-    Floats must be in [0, 1]. Raises ValueError for floats of another range.
+    Floats must be in [0, 1], which is scaled, or in [0, 255]; their largest value tells. Raises ValueError for floats
+    of another range, such as those of normalised images.
     """
     if images.dtype == torch.uint8:
         return images
-    if images.is_floating_point():
-        low, high = images.aminmax() if images.numel() else (0.0, 0.0)
-        # Bicubic resizing overshoots.
-        if not -0.5 <= float(low) <= float(high) <= 1.5:
-            raise ValueError(f"Images of floats must be in [0, 1], got values from {low:g} to {high:g}.")
+    if not images.is_floating_point():
+        return images.float() * (255 / torch.iinfo(images.dtype).max)
+    low, high = (value.item() for value in images.aminmax())
+    # Bicubic resizing overshoots, and normalised values end below 3.
+    if low >= -0.5 and high <= 1.5:
         return 255 * images
-    return images.float() * (255 / torch.iinfo(images.dtype).max)
+    if low < -128 or not 4 < high < 384:
+        raise ValueError(f"Images of floats must be in [0, 1] or [0, 255], got values from {low:g} to {high:g}.")
+    return images
 
 
 @register(MODELS)

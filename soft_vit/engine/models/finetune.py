@@ -7,7 +7,8 @@ from timm.models import group_parameters
 from torch import nn
 
 from soft_vit.engine.models.timm_model import create_timm_model, published_spec
-from soft_vit.weights.read import load_weights, spec_of
+from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.weights.read import recorded_spec, spec_of, unwrap_state_dict
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 TIMM_PREFIX = "timm://"
@@ -31,7 +32,7 @@ def start_spec(source: str) -> ModelSpec:
         return published_spec(source.removeprefix(TIMM_PREFIX))
     if "://" in source:
         return spec_of(CheckpointLoader.load_checkpoint(source, map_location="cpu"))
-    return load_weights(source).spec
+    return recorded_spec(source) or unwrap_state_dict(load_checkpoint_file(source), source).spec
 
 
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)

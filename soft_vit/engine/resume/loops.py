@@ -68,7 +68,7 @@ def _fit_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
         end = Fraction(loop.max_iters)
         if scheduler.get("by_epoch", True):
-            end /= len(loop.dataloader)
+            end /= max(1, len(loop.dataloader))
         if "end" in scheduler or scheduler.get("begin", 0) < end:
             # Only a schedule that is converted to iterations can end within a round through the data.
             end = end if scheduler.get("convert_to_iter_based") else math.ceil(end)
@@ -154,7 +154,7 @@ class ExactIterLoop(IterBasedTrainLoop):
         return self.runner.model
 
     def run_iter(self, data_batch: Any) -> None:
-        if self._iter > 0 and self._iter % len(self.dataloader) == 0:
+        if self._iter > 0 and self._iter % max(1, len(self.dataloader)) == 0:
             self._advance_schedules()
         _seed_step(self.runner)
         super().run_iter(data_batch)

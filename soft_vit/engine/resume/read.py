@@ -41,14 +41,15 @@ _REFUSED_SCHEMES = (
 )
 
 
-def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
+def load_checkpoint_file(path: str | Path, map_location: Any = "cpu", mapped: bool = True) -> dict:
     """Read a checkpoint: a file by torch.save, or safetensors, which becomes dict(state_dict=..., meta=...).
 
-    map_location: as in torch.load. Raises FileNotFoundError for a missing file, and ValueError for one
-    that is not a checkpoint or would run code, before anything in it is called.
+    map_location: as in torch.load. mapped: read tensors when they are used, so that the file must stay as it is. Raises
+    FileNotFoundError for a missing file, and ValueError for one that is not a checkpoint or would run code, before
+    anything in it is called.
     """
-    # Whoever needs the notes alone reads no tensors. Files of old versions of torch cannot be mapped.
-    with torch_config.patch("load.mmap", zipfile.is_zipfile(path)):
+    # Files of old versions of torch cannot be mapped.
+    with torch_config.patch("load.mmap", mapped and zipfile.is_zipfile(path)):
         content = read_checkpoint_file(path, map_location)
     if not isinstance(content, dict):
         raise ValueError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
@@ -60,7 +61,8 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict:
 
 # MMEngine prints what follows `load_from_` as the name of the source.
 def load_from_local(filename: str, map_location: Any = None) -> dict:
-    return load_checkpoint_file(filename, map_location)
+    # A run removes old checkpoints, also the one that it resumes from.
+    return load_checkpoint_file(filename, map_location, mapped=False)
 
 
 def load_from_http(filename: str, map_location: Any = None) -> dict:

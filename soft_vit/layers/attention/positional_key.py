@@ -76,9 +76,8 @@ class PositionalKeyAttention(SelfAttention):
         q, k, v = linear(x, self.qkv).chunk(3, dim=-1)
         k = add_positions(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
-        mixed = self.joined(
-            self.attend(self.queries(q, layout, rotate), self.keys(k, layout, rotate), self.values(v), layout)
-        )
+        q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
+        mixed = self.joined(self.attend(q, k, self.values(v), layout))
         mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
         return self.proj_drop(linear(self.gated(merge_heads(mixed), x), self.proj))
 

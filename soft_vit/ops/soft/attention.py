@@ -17,7 +17,7 @@ from soft_vit.ops.soft.blocked import BlockedAttention
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
 from soft_vit.ops.soft.reference import attend
 from soft_vit.ops.soft.triton.op import fused_soft_attention
-from soft_vit.ops.soft.triton.support import unsupported
+from soft_vit.ops.soft.triton.support import unsupported, warn_of_eager_form
 
 
 def soft_attention(
@@ -46,7 +46,8 @@ def soft_attention(
     newton_gradient: `closed_form` or `unrolled`, see `newton_inverse`.
     residual: `[B, H, N, Dv]`, added to the result before it is rounded.
     backend: `triton` for the fused kernels, `eager` for PyTorch's operations. None takes `triton` on a GPU if it
-        supports the case, otherwise `eager`. ValueError for `triton` if it does not support the case.
+        supports the case, otherwise `eager`, with a warning on a GPU. ValueError for `triton` if it does not support
+        the case.
 
     Backward stores q, the bottleneck tokens, v and tensors of M x M and M x Dv, and computes the N x M kernel again.
     """
@@ -79,6 +80,8 @@ def soft_attention_with_options(
 def use_triton(backend: Backend | None, device_type: str, unsupported: str | None) -> bool:
     """Return whether Triton computes a case. unsupported: the reason why it cannot, as the end of a sentence."""
     if backend is None:
+        if device_type == "cuda" and unsupported is not None:
+            warn_of_eager_form(unsupported)
         return device_type == "cuda" and unsupported is None
     if check_choice("backend", backend, BACKENDS) == "triton" and unsupported is not None:
         raise ValueError(f"backend must be None or 'eager', got 'triton', which {unsupported}.")

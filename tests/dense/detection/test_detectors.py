@@ -111,8 +111,9 @@ def test_images_of_other_types_are_scaled_by_their_range_or_refused(small_detect
     # int32 rounds by 2^-32 of the range, and its division by a few units of float32.
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     if dtype.is_floating_point:
+        torch.testing.assert_close(detector([255 * given])[0], expected, rtol=0, atol=1e-4)
         with pytest.raises(ValueError, match=r"\[0, 1\]"):
-            detector([255 * given])
+            detector([(given - 0.45) / 0.225])
 
 
 def test_the_first_batch_decides_nothing_about_later_ones(small_detector):

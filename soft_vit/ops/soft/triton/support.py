@@ -95,7 +95,17 @@ def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
     compilers = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file() or os.environ.get("CPATH")
     if not (compilers and headers):
-        reason = "requires a C compiler (gcc, clang, or the variable CC) and Python's headers (the package python3-dev)"
-        warnings.warn(f"Softmax-free attention runs in its eager form, because its Triton form {reason}.", stacklevel=2)
-        return reason
+        return "requires a C compiler (gcc, clang, or the variable CC) and Python's headers (the package python3-dev)"
     return None
+
+
+# As above, torch.compile calls it once.
+@torch.compiler.assume_constant_result
+def warn_of_eager_form(reason: str) -> None:
+    """Warn, once for each reason, that a GPU computes the eager form. reason: the end of a sentence about Triton's."""
+    _warn_once(f"Softmax-free attention on a GPU runs in its eager form, because its Triton form {reason}.")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=2)

@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from soft_vit.ops import soft_attention
+from soft_vit.ops.soft.attention import use_triton
 from soft_vit.ops.soft.triton import support
 
 
@@ -51,14 +52,31 @@ def test_shapes_that_do_not_fit_reach_no_kernel(index, with_kernels):
         soft_attention(*arguments[:3], residual=arguments[3], backend="triton")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_kernel_that_is_not_taken_is_named_once(compiled, recwarn):
+    """Where nobody chose a backend, and there is a GPU."""
+
+    def compute(x, backend, device, reason):
+        return x + use_triton(backend, device, reason)
+
+    x, torn = torch.ones(3), f"is torn, compiled: {compiled}"
+    if compiled:
+        compute = torch.compile(compute, backend="eager", fullgraph=True)
+    for arguments in (("eager", "cuda", torn), (None, "cpu", torn), (None, "cuda", None), *[(None, "cuda", torn)] * 2):
+        assert torch.equal(compute(x, *arguments) - x, torch.full_like(x, arguments[1:] == ("cuda", None)))
+    assert [torn in str(warning.message) for warning in recwarn if "eager form" in str(warning.message)] == [True]
+
+
 @pytest.mark.parametrize("inverse", ["newton", "cholesky"])
 def test_gpu_is_fused(monkeypatch, inverse):
     monkeypatch.setattr(support, "INSTALLED", True)
+    support._warn_once.cache_clear()
     with FakeTensorMode():
         q, bottleneck, v = (x.bfloat16() for x in tensors(device="cuda"))
         x = soft_attention(q, bottleneck, v.mT.contiguous().mT, inverse=inverse)
         assert (x.shape, x.stride(), x.dtype) == (v.shape, (144, 72, 1, 9), torch.bfloat16)
-        assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
+        with pytest.warns(UserWarning, match="eigh"):
+            assert soft_attention(q, bottleneck, v, inverse="eigh").shape == v.shape
 
 
 def a_gpu(monkeypatch, major=9, minor=0, shared_memory=227):
@@ -91,8 +109,7 @@ def test_eager_without_a_c_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(support.sysconfig, "get_path", lambda *_: tmp_path)
     for missing in ("gcc", "Python.h"):
-        with pytest.warns(UserWarning, match="C compiler"):
-            assert "gcc" in support.gpu_unavailable_reason(wide_heads=False)
+        assert "gcc" in support.gpu_unavailable_reason(wide_heads=False)
         (tmp_path / missing).touch(0o755)
     assert support.gpu_unavailable_reason(wide_heads=False) is None
 
