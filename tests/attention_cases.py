@@ -19,6 +19,8 @@ from soft_vit.layers.attention.focused import FlattenAttention
 DIM, HEADS = 12, 3
 # Weights that begin at or near zero.
 WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3", "linear.w1", "linear.w2")
+WEIGHTS += ("time_maa_w1", "time_maa_w2", "time_decay_w1", "time_decay_w2", "spatial_first")
+WEIGHTS += tuple(f"mlstm_cell.{gate}.weight" for gate in ("igate", "fgate"))
 # The focused attention of the released models is in no table.
 CLASSES = {**ATTENTIONS, "flatten": FlattenAttention}
 
@@ -439,6 +441,103 @@ def gla(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return attn.scale * (q[:, :, :, None] * k[:, :, None] * decays).sum(-1) / q.shape[-1] ** 0.5
 
 
+def neighbours(x: Tensor, prefix: int, feat_size: Size, groups: int) -> Tensor:
+    """Tokens whose channels, in quarters of each group, are those of the left, right, upper and lower neighbour."""
+    (Y, X), found = feat_size, torch.zeros_like(x)
+    for place in range(Y * X):
+        row, column = divmod(place, X)
+        for quarter, (down, right) in enumerate(((0, -1), (0, 1), (-1, 0), (1, 0))):
+            y, z = row + down, column + right
+            if 0 <= y < Y and 0 <= z < X:
+                for channels in torch.arange(x.shape[2]).tensor_split(groups):
+                    channel = channels.tensor_split(4)[quarter]
+                    found[:, prefix + place, channel] = x[:, prefix + y * X + z, channel]
+    return found
+
+
+def shared(attn: Any, x: Tensor, prefix: int, feat_size: Size, part: str) -> Tensor:
+    """What a layer of `rwkv` takes."""
+    share = getattr(attn, f"spatial_mix_{part}")
+    return share * x + (1 - share) * neighbours(x, prefix, feat_size, 1)
+
+
+def rwkv(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """A matrix for each channel: exp(key) times the released factors of distances."""
+    T, k = x.shape[1], attn.key(shared(attn, x, prefix, feat_size, "k"))
+    w, u = attn.spatial_decay / T, attn.spatial_first / T
+    length = -(-T // 32)
+    factors = torch.empty(T, T, len(w), dtype=x.dtype)
+    for t in range(T):
+        first = t // length * length
+        for i in range(T):
+            left = (1 - w.exp()) * torch.exp(w * (t - i)) * (first < i <= t)
+            near = first <= i <= t
+            factors[t, i] = (u.exp() if i == t else torch.exp(-w * (abs(t - i) - near))) + left
+    weights = factors * k.exp()[:, None]
+    # The constant of the denominator is of the size of the largest weight, chunk by chunk.
+    chunk = torch.arange(T) // length
+    apart = (chunk[:, None] - chunk).abs() - (chunk[:, None] > chunk).long()
+    tops = torch.stack([k[:, chunk == c].amax(1) for c in chunk.tolist()], 1)
+    largest = (tops[:, None] - w * length * apart[..., None]).amax(2, keepdim=True).exp().detach()
+    return (weights / (weights.sum(2, keepdim=True) + 1e-6 * largest)).permute(0, 3, 1, 2)
+
+
+def dynamic_mixes(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> list[Tensor]:
+    """What the layers of `rwkv6` take, in the order of gates, keys, values, receptances and the gate of the result."""
+    d = neighbours(x, prefix, feat_size, HEADS) - x
+    low = torch.tanh((x + d * attn.time_maa_x) @ attn.time_maa_w1).chunk(5, dim=-1)
+    shares = (getattr(attn, f"time_maa_{part}") for part in "wkvrg")
+    return [x + d * (share + z @ w) for share, z, w in zip(shares, low, attn.time_maa_w2, strict=True)]
+
+
+def rwkv6(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """Products of gates between two tokens, without their own, and the bonus of each token."""
+    xw, xk, _, xr, _ = dynamic_mixes(attn, x, prefix, feat_size)
+    r, k = heads(attn.receptance(xr)), heads(attn.key(xk))
+    low = torch.tanh(xw @ attn.time_decay_w1) @ attn.time_decay_w2
+    decay = heads(-torch.exp(attn.time_decay + low))
+    t, sums = torch.arange(x.shape[1]), decay.cumsum(2)
+    ahead = (sums - decay)[:, :, :, None] - sums[:, :, None]
+    between = torch.where((t[:, None] > t)[..., None], ahead, ahead.transpose(2, 3))
+    weights = (r[:, :, :, None] * k[:, :, None] * between.clamp(max=0).exp()).sum(-1)
+    own = (r * k * attn.time_faaaa[:, None]).sum(-1)
+    return torch.where(t[:, None] == t, own[..., None], weights)
+
+
+def mlstm_inputs(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> list[Tensor]:
+    """Convolved tokens, the gate z, and queries, keys and values of `mlstm`, side by side."""
+    a, z = attn.proj_up(x).chunk(2, dim=-1)
+    backward = attn.direction == "backward"
+    if isinstance(attn.conv, nn.Conv1d):
+        sequence = a.flip(1) if backward else a
+        s = attn.conv(F.pad(sequence.mT, (3, 0))).mT
+        s = s.flip(1) if backward else s
+    else:
+        maps = a[:, prefix:].mT.unflatten(2, feat_size)
+        maps = convolve(maps.flip(2, 3) if backward else maps, attn.conv, maps.shape[1])
+        maps = maps.flip(2, 3) if backward else maps
+        s = torch.cat([a[:, :prefix], maps.flatten(2).mT], 1)
+    s = F.silu(s)
+    layers = ((attn.q_proj, s), (attn.k_proj, s), (attn.v_proj, a))
+    return [s, z, *(F.linear(given, torch.block_diag(*layer.weight), layer.bias) for layer, given in layers)]
+
+
+def mlstm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The parallel form, with the sums of log gates between two tokens."""
+    _, _, q, k, v = mlstm_inputs(attn, x, prefix, feat_size)
+    qkv, cell = torch.cat([q, k, v], -1), attn.mlstm_cell
+    i, f = cell.igate(qkv).mT, F.logsigmoid(cell.fgate(qkv).mT)
+    ahead, matrices = torch.ones(x.shape[1], x.shape[1]).tril().bool(), []
+    for direction, seen in (("forward", ahead), ("backward", ahead.mT)):
+        if attn.direction in (direction, "both"):
+            sums = f.cumsum(2) if direction == "forward" else f.flip(2).cumsum(2).flip(2)
+            log = (sums[..., None] - sums[:, :, None] + i[:, :, None]).masked_fill(~seen, -torch.inf)
+            m = log.amax(-1, keepdim=True)
+            weights = heads(q) @ heads(k).mT / (q.shape[-1] // HEADS) ** 0.5 * torch.exp(log - m)
+            matrices.append(weights / (torch.maximum(weights.sum(-1, keepdim=True).abs(), torch.exp(-m)) + 1e-6))
+    return sum(matrices[1:], matrices[0])
+
+
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
     q, k = (heads(part / attn.scale.exp().log1p()) for part in encoded(attn, x, prefix))
@@ -488,6 +587,20 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         gate, v, *_ = vssd_inputs(attn, x, prefix, feat_size)
         mixed = (matrix @ heads(v) + attn.D[:, None, None] * heads(v)).transpose(1, 2).flatten(2)
         return attn.out_proj(attn.norm(mixed) * gate)
+    if hasattr(attn, "spatial_decay"):
+        v = attn.value(shared(attn, x, prefix, feat_size, "v"))
+        y = attn.out_norm((matrix @ v.mT[..., None]).squeeze(3).mT)
+        return attn.output(attn.receptance(shared(attn, x, prefix, feat_size, "r")).sigmoid() * y)
+    if hasattr(attn, "time_faaaa"):
+        _, _, xv, _, xg = dynamic_mixes(attn, x, prefix, feat_size)
+        mixed = (matrix @ heads(attn.value(xv))).transpose(1, 2).flatten(2)
+        return attn.output(attn.ln_x(mixed.flatten(0, 1)).view_as(x) * F.silu(attn.gate(xg)))
+    if hasattr(attn, "learnable_skip"):
+        s, z, *_, v = mlstm_inputs(attn, x, prefix, feat_size)
+        mixed, norm = (matrix @ heads(v)).transpose(1, 2), attn.mlstm_cell.outnorm
+        bias = 0 if norm.bias is None else norm.bias
+        y = F.layer_norm(mixed, mixed.shape[3:]).flatten(2) * (1 + norm.weight) + bias
+        return attn.proj_down((y + attn.learnable_skip * s) * F.silu(z))
     v = values_of(attn, x, prefix, feat_size)
     if matrix.shape[1] == 2 * HEADS:
         halves = v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
@@ -598,6 +711,14 @@ CASES = [
     case("vssd", formula=vssd, d_state=5),
     case("gla", "contract masks maps", gla, "N"),
     case("gla", "contract", gla, act=True),
+    case("rwkv", "contract", rwkv, "N"),
+    case("rwkv", formula=rwkv, out_norm=True),
+    case("rwkv6", "contract masks maps", rwkv6, "N"),
+    case("rwkv6", formula=rwkv6, mix_rank=3, decay_rank=5),
+    case("mlstm", "contract masks maps", mlstm, "N"),
+    case("mlstm", "contract", mlstm, direction="backward", bias=False),
+    case("mlstm", "masks", mlstm, direction="backward"),
+    case("mlstm", "contract", mlstm, direction="forward", conv1d=True),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

@@ -48,7 +48,9 @@ def draw(
     own: gives other values, or None, from the name and standard normal numbers.
     """
     z = np.asarray(np.random.RandomState(zlib.crc32(name.encode()) & 0xFFFFFFFF).standard_normal(shape))
-    if name.endswith("num_batches_tracked"):
+    if (drawn := own(name, z)) is not None:
+        value = drawn
+    elif name.endswith("num_batches_tracked"):
         value = np.zeros(shape)
     elif name.endswith("running_mean"):
         value = 0.1 * z
@@ -56,8 +58,6 @@ def draw(
         value = 1 + 0.25 * np.tanh(z)
     elif name.endswith("bias"):
         value = 0.02 * z
-    elif (drawn := own(name, z)) is not None:
-        value = drawn
     elif z.ndim == 1:
         value = 1 + 0.1 * np.tanh(z)
     elif z.ndim == 4:

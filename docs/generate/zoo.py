@@ -10,11 +10,17 @@ from benchmarks.timer import Spread
 from docs.generate.papers import collection_of
 from docs.generate.scatter import rate_cell
 from soft_vit.text_tables import markdown_table
-from soft_vit.weights import Entry
+from soft_vit.weights import ENTRIES, Entry
 from studies.calls import calls_of
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
 """The columns of zoo.csv. softmax: the stages that call it."""
+
+
+def is_counted(entry: Entry) -> bool:
+    """Return whether an entry has the arguments of its model's first, for which zoo.csv has a row."""
+    first = next(other for other in ENTRIES.values() if other.model == entry.model)
+    return (entry.options, entry.cfg) == (first.options, first.cfg)
 
 
 def count_model(entry: Entry) -> dict[str, str]:
@@ -39,11 +45,18 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
 
 
 def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, Spread]) -> str:
-    """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model."""
+    """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model.
+
+    Neither is given for weights that need other arguments than the first of their model.
+    """
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
     for entry in entries:
-        counted = counts[entry.model]
+        cells = [""] * 5
+        if is_counted(entry):
+            counted = counts[entry.model]
+            sizes = f"{int(counted['params']) / 1e6:.1f}", f"{int(counted['macs']) / 1e9:.2f}", counted["img_size"]
+            cells = [*sizes, counted["softmax"], rate_cell(rates.get(entry.model))]
         found = [(f"{m.value:.1f}", m.dataset.partition(",")[0]) for m in entry.metrics if m.name == "top-1"]
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
@@ -52,11 +65,7 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
                 *(found[0] if found else ("", "")),
-                f"{int(counted['params']) / 1e6:.1f}",
-                f"{int(counted['macs']) / 1e9:.2f}",
-                counted["img_size"],
-                counted["softmax"],
-                rate_cell(rates.get(entry.model)),
+                *cells,
                 entry.license or "not stated",
                 where,
             ]

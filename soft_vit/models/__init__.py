@@ -15,7 +15,9 @@ from soft_vit.models import (
     polaformer,
     ravlt,
     vig,
+    vil,
     vit3,
+    vrwkv,
     vssd,
     weightformer,
 )
@@ -30,8 +32,10 @@ from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vig import *  # noqa: F403 - as above
+from soft_vit.models.vil import *  # noqa: F403 - as above
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.models.vrwkv import *  # noqa: F403 - as above
 from soft_vit.models.vssd import *  # noqa: F403 - as above
 from soft_vit.models.weightformer import *  # noqa: F403 - as above
 from soft_vit.weights.load import checkpoint_filter_fn
@@ -46,7 +50,9 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **polaformer.POLAFORMER_MODELS,
     **ravlt.RAVLT_MODELS,
     **vig.VIG_MODELS,
+    **vil.VIL_MODELS,
     **vit3.VIT3_MODELS,
+    **vrwkv.VRWKV_MODELS,
     **vssd.VSSD_MODELS,
     **weightformer.WEIGHTFORMER_MODELS,
 }

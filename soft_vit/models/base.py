@@ -6,6 +6,7 @@ A family is one file: its layers, a subclass of `StagedModel`, a table of argume
 Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
+from soft_vit.layers.embed import grid_of_positions, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import ENTRIES, WeightsError
@@ -209,7 +210,7 @@ class StagedModel(nn.Module):
     no_decay: ClassVar[tuple[str, ...]] = ()
     """Suffixes of parameters without weight decay, in addition to vectors and biases."""
 
-    adapter: ClassVar[Adapter] = Adapter({"**": "**"})
+    adapter: Adapter = Adapter({"**": "**"})
     """The names of released weights; by default those of the model."""
 
     init_convs: ClassVar[bool] = False
@@ -243,7 +244,7 @@ class StagedModel(nn.Module):
         self.reductions = reductions or [4 * 2**i for i in range(len(embed_dims))]
         self.in_chans = in_chans
         self.num_classes = num_classes
-        self.num_features = self.head_hidden_size = num_features or embed_dims[-1]
+        self.num_features = num_features or embed_dims[-1]
         self.global_pool = check_choice("global_pool", global_pool, self.global_pools)
         self.feature_info: list[dict[str, Any]] = [
             {"num_chs": dim, "reduction": reduction, "module": f"{self.stages_name}.{i}"}
@@ -259,6 +260,11 @@ class StagedModel(nn.Module):
     def stages(self) -> nn.ModuleList:
         # Not getattr: the pyramid's attribute has the same name as this property.
         return cast(nn.ModuleList, self._modules[self.stages_name])
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Channels that the head takes."""
+        return self.num_features
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
         """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
@@ -360,7 +366,7 @@ class StagedModel(nn.Module):
             last: Any = self.stages[-1]
             if hasattr(last, "downsample"):
                 last.downsample = None
-            self.num_features = self.head_hidden_size = self.feature_info[max_index]["num_chs"]
+            self.num_features = self.feature_info[max_index]["num_chs"]
         if prune_norm or shortened:
             for name in self.finish_names:
                 setattr(self, name, nn.Identity())
@@ -453,18 +459,83 @@ class StagedModel(nn.Module):
             x = self.forward_stage(i, x)
         return self.finish(x)
 
+    def pool(self, x: Tensor) -> Tensor:
+        """Return the features `[B, head_hidden_size]` that the head takes, from the final map `[B, C, H, W]`."""
+        return x.mean((2, 3))
+
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return logits of the output of `forward_features`, or pooled features if pre_logits.
 
         Without pooling, both are maps.
         """
-        x = self.head_drop(x.mean((2, 3)) if self.global_pool else x)
+        x = self.head_drop(self.pool(x) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x
         return self.head(x) if self.global_pool else self.head(x.movedim(1, -1)).movedim(-1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+class PlainModel(StagedModel):
+    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, n, C]` of the tokens.
+
+    The embedding is that of the map of img_size; for any other map it is resampled (bicubic, half-pixel centres,
+    without antialiasing). A family calls `init_pos_embed`.
+
+    pos_img_size: the image size that the embedding stays for, whatever img_size is set.
+    """
+
+    stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
+    pos_img_size: tuple[int, int] | None = None
+    pos_embed: nn.Parameter
+
+    def init_pos_embed(self, dim: int, device=None, dtype=None) -> None:
+        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, device=device, dtype=dtype))
+
+    def pos_grid(self, img_size: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Return the map (H, W) of the embedding of a model for images of that size, by default this model."""
+        return self.grids(self.pos_img_size or img_size or self.img_size)[0]
+
+    def add_positions(self, x: Tensor) -> Tensor:
+        """Return a map `[B, C, H, W]` plus the position embedding."""
+        feat_size = x.shape[2], x.shape[3]
+        return x + tokens_to_map(
+            resample_pos_embed(self.pos_embed, self.pos_grid(), feat_size, mode="bicubic"), feat_size
+        )
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.add_positions(self.patch_embed(x))
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
+        old, new = self.pos_grid(), self.pos_grid(img_size)
+        if old != new:
+            pos_embed = resample_pos_embed(self.pos_embed.detach(), old, new, mode="bicubic").clone()
+            self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
+        super().set_input_size(img_size)
+
+    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+        return {"pos_embed": math.prod(self.pos_grid(img_size))}
+
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        weights = super().from_released(state)
+        # Without classes, a layer before them is left out too.
+        return {name: value for name, value in weights.items() if self.num_classes or not name.startswith("head.")}
+
+    def resample_state(
+        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+    ) -> None:
+        """Resample the position embedding, in place; one of `[1, H, W, C]` is that of the map (H, W)."""
+        name = f"{prefix}pos_embed"
+        if name in weights:
+            noted = self.pos_grid(img_size) if img_size else None
+            if weights[name].ndim == 4:
+                noted = weights[name].shape[1], weights[name].shape[2]
+                weights[name] = weights[name].flatten(1, 2)
+            grid = grid_of_positions(weights[name], self.pos_embed, noted)
+            if grid is not None:
+                weights[name] = resample_pos_embed(weights[name], grid, self.pos_grid(), mode="bicubic")
 
 
 def imagenet_cfg(**kwargs: Any) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class RAVLT(StagedModel):
         # The head needs the layers before it.
         taken = super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
         if isinstance(self.proj, nn.Identity):
-            self.num_features = self.head_hidden_size = self.feature_info[len(self.layers) - 1]["num_chs"]
+            self.num_features = self.feature_info[len(self.layers) - 1]["num_chs"]
         return taken
 
 

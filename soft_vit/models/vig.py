@@ -7,11 +7,9 @@ another network.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-import math
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, LayerNorm2d, RmsNorm2d, register_notrace_module, trunc_normal_
 from torch import Tensor, nn
@@ -80,16 +78,14 @@ def reduction(
     return [conv, *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
 
 
-class ViG(base.StagedModel):
+class ViG(base.PlainModel):
     """The plain form, for images `[B, in_chans, H, W]` of at least 32 x 32, in patches of 16.
 
-    Its map has (H + 1) // 8 rows, halved and rounded up, and columns likewise. Every block counts as a stage. The
-    position embedding is that of the map of img_size, and resampled for any other. act: see `GatedLinearAttention`.
-    kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
+    Its map has (H + 1) // 8 rows, halved and rounded up, and columns likewise. act: see `GatedLinearAttention`.
+    kwargs: arguments of `PlainModel`, such as img_size, num_classes and global_pool.
     """
 
     stages_name: ClassVar[str] = "blocks"
-    stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
     adapter = Adapter({"blocks.*.attn.o_proj.*": "blocks.*.attn.proj.*", "**": "**"})
 
     def __init__(
@@ -110,7 +106,7 @@ class ViG(base.StagedModel):
         first, last = reduction(self.in_chans, half, size=9, stride=8, **dd), reduction(half, embed_dim, **dd)
         self.patch_embed = nn.Sequential()
         self.patch_embed.add_module("proj", nn.Sequential(*first, nn.SiLU(), *last))
-        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.grids(self.img_size)[0]), embed_dim, **dd))
+        self.init_pos_embed(embed_dim, **dd)
         (rates,) = base.drop_path_rates(drop_path_rate, [depth])
         # The released code halves the mean of both directions once more in evaluation.
         common: dict[str, Any] = dict(plain=True, drop=proj_drop_rate, act=act, scale=0.25, dd=dd)
@@ -128,35 +124,6 @@ class ViG(base.StagedModel):
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
         rows, columns = (((side + 1) // 8 + 1) // 2 for side in img_size)
         return [(rows, columns)] * len(self.reductions)
-
-    def embed(self, x: Tensor) -> Tensor:
-        x = self.patch_embed(x)
-        feat_size = x.shape[2], x.shape[3]
-        # By its name in base, where torch.fx finds that it is not to be traced.
-        pos_embed = base.resample_pos_embed(self.pos_embed, self.grids(self.img_size)[0], feat_size, mode="bicubic")
-        return x + tokens_to_map(pos_embed, feat_size)
-
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        img_size = base.check_image_size(img_size, base.MIN_IMAGE_SIDE)
-        old, new = (self.grids(size)[0] for size in (self.img_size, img_size))
-        pos_embed = base.resample_pos_embed(self.pos_embed.detach(), old, new, mode="bicubic").clone()
-        self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
-        super().set_input_size(img_size)
-
-    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
-        height, width = self.grids(img_size)[0]
-        return {"pos_embed": height * width}
-
-    def resample_state(
-        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
-    ) -> None:
-        name = f"{prefix}pos_embed"
-        if name in weights:
-            noted = self.grids(img_size)[0] if img_size else None
-            grid = base.grid_of_positions(weights[name], self.pos_embed, noted)
-            if grid is not None:
-                own = self.grids(self.img_size)[0]
-                weights[name] = base.resample_pos_embed(weights[name], grid, own, mode="bicubic")
 
 
 PYRAMID_NAMES = {

@@ -33,12 +33,17 @@ __all__ = ["HViTTT", "ViTTT"]
 
 
 class PatchEmbed(nn.Module):
-    """Map images `[B, in_chans, H, W]`, padded with zeros on the right and below, to a map of patches."""
+    """Map images `[B, in_chans, H, W]`, padded with zeros on the right and below, to a map of patches.
 
-    def __init__(self, in_chans: int, dim: int, patch_size: int, device=None, dtype=None) -> None:
+    stride: of the patches, which overlap if it is less than patch_size, its default.
+    """
+
+    def __init__(
+        self, in_chans: int, dim: int, patch_size: int, stride: int | None = None, device=None, dtype=None
+    ) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_chans, dim, patch_size, patch_size, device=device, dtype=dtype)
+        self.proj = nn.Conv2d(in_chans, dim, patch_size, stride or patch_size, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(pad_to_multiple(x, self.patch_size))

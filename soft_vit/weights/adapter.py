@@ -62,12 +62,15 @@ class Adapter:
         Both return converted values unchanged.
     projections: layers of the attentions in released files, and those here, see `reorder_projections`.
     computed: returns, for a model, the buffers that only released files hold.
+    marker: a name of all released files and of no others; weights without it are those of this package. By default,
+        each name tells by itself.
     """
 
     names: Mapping[str, str | None]
     values: Mapping[str, tuple[Convert, Convert]] = field(default_factory=dict)
     projections: tuple[Layers, Layers] = ((), ())
     computed: Callable[[Any], Mapping[str, Tensor]] = lambda model: {}
+    marker: str | None = None
 
     def _find(self, name: str, to_released: bool) -> tuple[Any, Convert] | None:
         """Return the name on the other side, which may be None, and its function; None if no pattern matches."""
@@ -83,6 +86,8 @@ class Adapter:
 
         Other weights are returned unchanged. known: names of the model, whose weights are never left out.
         """
+        if self.marker is not None and self.marker not in state:
+            return dict(state)
         weights = {}
         for name, value in state.items():
             own, convert = self._find(name, to_released=False) or (name, _same)

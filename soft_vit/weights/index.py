@@ -14,7 +14,7 @@ from typing import Any
 
 from soft_vit.weights.files import INDEX_FILE, write_atomically
 
-SUFFIXES = (".pth", ".pth.tar", ".pt", ".bin", ".safetensors")
+SUFFIXES = (".pth", ".pth.tar", ".pt", ".th", ".bin", ".safetensors")
 """Suffixes of files of weights."""
 
 DRIVE = "https://drive.google.com"

@@ -27,7 +27,7 @@ except ImportError:  # numpy before 1.26
 
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Keys of averaged weights in the checkpoints of training programs."""
-PLAIN_KEYS = ("state_dict", "model")
+PLAIN_KEYS = ("state_dict", "model", "module")
 """Keys of plain weights there."""
 
 

@@ -151,16 +151,19 @@ def test_recipe(path):
     assert config.optim_wrapper.optimizer.lr == pytest.approx(lr)
     of_ravlt, of_pvt = path.stem.startswith(("ravlt", "mavit")), "_pvt_" in path.stem
     warm_up, cosine = config.param_scheduler
-    short = of_ravlt or of_pvt or path.stem.endswith("_384")
+    of_vil = path.stem.startswith("vil")
+    short = of_ravlt or of_pvt or of_vil or path.stem.endswith("_384")
     own = path.stem in OWN_RATES
     first = 1e-6 / lr if own else 2e-3 if of_pvt else 5 / 3 * 1e-3 if low else 1e-3
     assert (warm_up.end, warm_up.start_factor) == (5 if short else 20, pytest.approx(first))
-    lowest = cosine.eta_min if of_ravlt or own else cosine.eta_min_ratio * lr
+    lowest = cosine.eta_min if of_ravlt or own or of_vil else cosine.eta_min_ratio * lr
     share = 0.02 if of_pvt else 0.01
-    assert lowest == pytest.approx(1e-5 if own else 1e-5 * batch / 1024 if of_ravlt else share * lr)
+    expected = 1e-5 if own else 1e-6 if of_vil else 1e-5 * batch / 1024 if of_ravlt else share * lr
+    assert lowest == pytest.approx(expected)
     decay = 0.99996 ** (batch / 512) if of_ravlt else 0.9999 if own else 0.9996 ** (batch / 4096)
     sizes = {config.model.img_size, *(step.img_size for step in config.test_dataloader.dataset.pipeline[1:-1])}
-    assert sizes == {timm.get_pretrained_cfg(path.stem).input_size[-1]}
+    # Version 2 of ViL learns from smaller images than it is tested on.
+    assert sizes == {192 if path.stem.startswith("vil2") else timm.get_pretrained_cfg(path.stem).input_size[-1]}
     for hook in config.get("custom_hooks", []):
         if hook.type == "EMAEvalHook":
             assert hook.momentum == pytest.approx(1 - decay, rel=1e-3)

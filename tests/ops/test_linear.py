@@ -16,6 +16,9 @@ from soft_vit.ops.linear import (
     linear_attention_init,
     linear_attention_step,
 )
+from soft_vit.ops.mlstm import mlstm
+from soft_vit.ops.rwkv import biwkv, biwkv_matrix
+from soft_vit.ops.rwkv6 import rwkv6
 
 # No chunk, less than one, exactly one, several, and several with a remainder.
 LENGTHS = [1, 63, 64, 256, 300]
@@ -176,3 +179,91 @@ def test_strong_gates_neither_overflow_nor_round_weak_ones_away(strength: str, d
 def test_gradients_twice() -> None:
     tensors = [x[:1, :1, :, :2].detach().requires_grad_() for x in inputs_gated(18)]
     assert torch.autograd.gradgradcheck(gated_linear_attention, tensors, fast_mode=True)
+
+
+# The recurrences of Vision-RWKV and ViL: formulas token by token in float64, with harsh keys and gates.
+
+
+def rwkv6_by_tokens(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, bonus: Tensor) -> Tensor:
+    rows = [(r * k * bonus[:, None]).sum(-1, keepdim=True) * v]
+    for order in (range(r.shape[2]), range(r.shape[2] - 1, -1, -1)):
+        state, found = torch.zeros_like(k[:, :, 0, :, None] * v[:, :, 0, None]), {}
+        for t in order:
+            found[t] = (r[:, :, t, None] @ state).squeeze(2)
+            state = log_decay[:, :, t, :, None].exp() * state + k[:, :, t, :, None] * v[:, :, t, None]
+        rows.append(torch.stack([found[t] for t in sorted(found)], dim=2))
+    return rows[0] + rows[1] + rows[2]
+
+
+def mlstm_by_tokens(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Tensor:
+    state, n = torch.zeros_like(k[:, :, 0, :, None] * v[:, :, 0, None]), torch.zeros_like(k[:, :, 0])
+    m, rows = torch.full_like(i[:, :, 0], -torch.inf), []
+    for t in range(q.shape[2]):
+        old, m = F.logsigmoid(f[:, :, t]) + m, torch.maximum(F.logsigmoid(f[:, :, t]) + m, i[:, :, t])
+        decay, given = (old - m).exp()[..., None], (i[:, :, t] - m).exp()[..., None]
+        state = decay[..., None] * state + (given * k[:, :, t])[..., None] * v[:, :, t, None]
+        n, query = decay * n + given * k[:, :, t], q[:, :, t] / q.shape[3] ** 0.5
+        norm = torch.maximum((query * n).sum(-1).abs(), (-m).exp()) + 1e-6
+        rows.append((query[:, :, None] @ state).squeeze(2) / norm[..., None])
+    return torch.stack(rows, dim=2)
+
+
+def biwkv_by_pairs(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = (k - k.detach().amax(1, keepdim=True)).exp().mT[:, :, None] * biwkv_matrix(w, u, k.shape[1])
+    return (weights @ v.mT[..., None] / weights.sum(-1)[..., None]).squeeze(3).mT
+
+
+def reversed_mlstm(*tensors: Tensor) -> Tensor:
+    return mlstm_by_tokens(*(x.flip(2) for x in tensors)).flip(2)
+
+
+FORMS = {
+    "rwkv6": (rwkv6, rwkv6_by_tokens),
+    "mlstm": (mlstm, mlstm_by_tokens),
+    "mlstm backward": (partial(mlstm, backward=True), reversed_mlstm),
+    "biwkv": (biwkv, biwkv_by_pairs),
+}
+
+
+def inputs_recurrent(kind: str, N: int, harsh: bool, sizes: tuple[int, int, int] = (2, 3, 6)) -> list[Tensor]:
+    """sizes: batch, heads and width of a head."""
+    g, (batch, heads, width) = torch.Generator().manual_seed(N), sizes
+    q, k, v, a = torch.randn(4, batch, heads, N, width, generator=g, dtype=torch.float64)
+    if kind == "biwkv":
+        w, u = 5 * torch.randn(2, width, generator=g, dtype=torch.float64) / N
+        tensors = [w, u, (30 if harsh else 1) * k[:, 0], v[:, 0]]
+    elif kind == "rwkv6":
+        strong = torch.where(a < -0.5, -403.0, -0.02).double()
+        tensors = [q, k, v, strong if harsh else -(1.5 * a - 1).exp(), torch.randn(heads, width, generator=g).double()]
+    else:
+        i, f = q[..., 0].clone(), a[..., 0].clone()
+        tensors = [q, k, v, 16 * i if harsh else i, 100 * f if harsh else f + 4.5]
+    return [x.detach().requires_grad_() for x in tensors]
+
+
+# One token, fewer than a chunk, several chunks or just one more token than a square takes, and chunks with a remainder.
+@pytest.mark.parametrize("harsh", [False, True])
+@pytest.mark.parametrize("N", [1, 33, 71, 150])
+@pytest.mark.parametrize("kind", FORMS)
+def test_equals_the_formula_with_all_gradients(kind: str, N: int, harsh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soft_vit.ops.rwkv.EPS", 0.0)
+    tensors, results = inputs_recurrent(kind, N, harsh), []
+    weights = torch.randn(tensors[2 if kind != "biwkv" else 3].shape, dtype=torch.float64)
+    for function in FORMS[kind]:
+        y = function(*tensors)
+        how = dict(allow_unused=True, materialize_grads=True)
+        results.append([y, *torch.autograd.grad((F.layer_norm(y, y.shape[-1:]) * weights).sum(), tensors, **how)])
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).norm() <= 1e-10 * expected.norm().clamp(min=1)
+    with torch.no_grad():
+        single = FORMS[kind][0](*(x.float() for x in tensors))
+        error = relative(*(F.layer_norm(x.double(), x.shape[-1:]) for x in (single, results[1][0])))
+        assert error <= 2e-5
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_gradients_of_many_tokens_are_finite(kind: str) -> None:
+    """Of fp32, with harsh inputs."""
+    tensors = [x.detach().float().requires_grad_() for x in inputs_recurrent(kind, 16384, True, (1, 1, 4))]
+    y = FORMS[kind][0](*tensors)
+    assert all(x.isfinite().all() for x in (y, *torch.autograd.grad(y.square().sum(), tensors)))

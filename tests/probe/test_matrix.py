@@ -53,7 +53,11 @@ def test_matrix_reproduces_the_output(case: Case, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(watched, expected)
     assert watched.requires_grad
     (matrix,) = matrices
-    assert matrix.shape[:3] == (2, {"gau": 1, "hydra": DIM, "polaformer": 2 * HEADS}.get(case.kind, HEADS), N)
+    assert matrix.shape[:3] == (
+        2,
+        {"gau": 1, "hydra": DIM, "rwkv": DIM, "polaformer": 2 * HEADS}.get(case.kind, HEADS),
+        N,
+    )
     with torch.no_grad():
         assert error_of(matrix, attn, x, expected) <= TOLERANCE
 

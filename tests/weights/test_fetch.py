@@ -233,11 +233,12 @@ class TestShippedIndex:
             assert all(map(is_source, entry.sources))
             assert entry.model in PYRAMID_MODELS or entry.model in FAMILY_MODELS
             assert entry.name in timm.list_pretrained()
-            assert (ROOT / entry.config).is_file()
+            # The recipe of the largest of Vision-RWKV is not public as a whole.
+            assert entry.model == "vrwkv_large" if entry.config is None else (ROOT / entry.config).is_file()
             # Most of the zoo's authors state no licence for their weights.
             assert entry.license or entry.model in FAMILY_MODELS
-            # No figure is published for a network of these depths.
-            assert entry.metrics or entry.model == "soft_norm_base"
+            # No figure is published for a network of these depths, nor on ImageNet-22k.
+            assert entry.metrics or entry.name in ("soft_norm_base.fudan_in1k", "vrwkv_large.opengvlab_in22k")
 
     def test_shipped_files_are_small_and_whole(self):
         shipped = [entry for entry in self.entries if not entry.sources]

@@ -23,12 +23,15 @@ from soft_vit.layers.attention.local import LocalAttention
 from soft_vit.layers.attention.longformer import LongformerAttention
 from soft_vit.layers.attention.mala import MALAttention
 from soft_vit.layers.attention.mila import MilaAttention
+from soft_vit.layers.attention.mlstm import MLSTMAttention
 from soft_vit.layers.attention.none import NoAttention
 from soft_vit.layers.attention.nystrom import NystromAttention
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.attention.reformer import ReformerAttention
+from soft_vit.layers.attention.rwkv import RWKVAttention
+from soft_vit.layers.attention.rwkv6 import RWKV6Attention
 from soft_vit.layers.attention.sima import SimpleAttention
 from soft_vit.layers.attention.skyformer import SkyformerAttention
 from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention, SoftPlusAttention
@@ -82,6 +85,9 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "wfm": WeightFormerAttention,
     "vssd": VSSDAttention,
     "gla": GatedLinearAttention,
+    "rwkv": RWKVAttention,
+    "rwkv6": RWKV6Attention,
+    "mlstm": MLSTMAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""

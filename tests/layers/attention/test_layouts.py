@@ -42,6 +42,8 @@ NO_MASK = [
     (case("sparse"), (20,), "dilation"),
     (case("soft", sampling="first"), (20,), "sampling"),
     (case("spatial_reduction", linear=True), (20,), "49 windows"),
+    (case("rwkv"), (20,), "number of tokens"),
+    (case("mlstm", conv1d=True), (4, 5), "end of a row"),
     *((case(kind), (4, 5), "sequence") for kind in ("soft", "nystrom", "agent", "skyformer")),
 ]
 

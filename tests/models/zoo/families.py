@@ -109,6 +109,32 @@ def vig_side(side: int, stride: int) -> int:
     return -(-((side - 7) // 8 + 1) // 2)
 
 
+def vrwkv_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    if re.search(r"\.(spatial_mix|time_maa)_[xwkvrg]$", name):
+        return 0.5 + 0.5 * np.tanh(z)
+    if name.endswith(".time_decay"):
+        return 1.5 * z - 3
+    return {"spatial_decay": 10 * z, "spatial_first": 100 * z}.get(name.rpartition(".")[2])
+
+
+def vrwkv_factor(name: str) -> float:
+    factors = {"gamma1": 0.25, "gamma2": 0.25, "time_maa_w1": 0.25, "time_maa_w2": 0.5, "time_decay_w2": 2.0}
+    factors |= {"time_faaaa": 8.0, "att.key.weight": 2.0, "projection.weight": 1 / 32}
+    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+
+
+def vil_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    return 0.64 * z + 4 if name.endswith("fgate.bias") else None
+
+
+def vil_factor(name: str) -> float:
+    factors = {"pos_embed.embed": 64.0, "igate.bias": 128.0, "q_proj.weight": 0.5, "k_proj.weight": 0.5}
+    factors |= {"v_proj.weight": 1 / 32, "proj_down.weight": 0.125}
+    if "blocks." in name:
+        factors["norm.weight"] = 0.25
+    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -189,6 +215,36 @@ FAMILIES: dict[str, Family] = {
         models=("vig_h_tiny", "vig_h_small", "vig_h_base"),
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
         factor=vig_factor,
+        unbiased=True,
+    ),
+    "vrwkv": Family(
+        models=("vrwkv_tiny", "vrwkv_small", "vrwkv_base", "vrwkv_large"),
+        small=dict(embed_dim=24, depth=3),
+        draw=vrwkv_draw,
+        factor=vrwkv_factor,
+        unbiased=True,
+    ),
+    "vrwkv6": Family(
+        folder="vrwkv",
+        models=("vrwkv6_tiny", "vrwkv6_small", "vrwkv6_base"),
+        small=dict(embed_dim=24, depth=3, num_heads=3, init_values=0.5),
+        draw=vrwkv_draw,
+        factor=vrwkv_factor,
+        unbiased=True,
+    ),
+    "vil2": Family(
+        folder="vil",
+        models=sizes("vil2", "tiny", "small", "base"),
+        small=dict(embed_dim=24, depth=3),
+        draw=vil_draw,
+        factor=vil_factor,
+        unbiased=True,
+    ),
+    "vil": Family(
+        models=sizes("vil", "tiny", "tinyplus", "small", "smallplus", "base"),
+        small=dict(embed_dim=24, depth=3),
+        draw=vil_draw,
+        factor=vil_factor,
         unbiased=True,
     ),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),

@@ -59,7 +59,8 @@ def test_every_model(name: str) -> None:
         model.load_state_dict(fitted, assign=True)
     assert cfg["architecture"] == name
     assert resolve_data_config(model=model)["crop_pct"] == cfg["crop_pct"]
-    assert (model.num_classes, model.num_features) == (1000, model.head_hidden_size)
+    # ViL's head takes two tokens side by side.
+    assert (model.num_classes, model.head_hidden_size) == (1000, model.num_features * (1 + name.startswith("vil2_")))
     assert own[cfg["first_conv"] + ".weight"].shape[1] == model.in_chans == 3
     classifier, found = cfg["classifier"], model.get_classifier()
     names, layers = ((classifier,), (found,)) if isinstance(classifier, str) else (classifier, found)

@@ -98,6 +98,9 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
     [
         ("wfm_tiny", "vssd_micro", {}),
         ("inline_deit_small", "inline_deit_tiny", {}),
+        ("vil2_tiny", "vil_tiny", {}),
+        ("vil_tiny", "vil2_tiny", {}),
+        ("vrwkv_tiny", "vrwkv6_tiny", {}),
         # They differ only in the layer before the head, which timm drops from these models.
         ("ravlt_t", "mavit_t", {"features_only": True}),
         ("mavit_t", "ravlt_t", {"num_classes": 0}),
@@ -108,6 +111,69 @@ def test_weights_of_another_model_are_refused(name: str, other: str, options: di
     overlay = {"state_dict": {"model": weights, "epoch": 3}}
     with pytest.raises(ValueError, match=name):
         timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+
+
+@pytest.mark.parametrize("family", ["vil", "vil2"])
+def test_files_of_vil_have_the_names_of_its_training_code(family: str) -> None:
+    """Written out here from the names of the authors' package, which are in the golden data."""
+    packaged = {name: torch.rand(shape) for name, shape in shapes(family, f"{family}_tiny").items()}
+    norms = {"legacy_norm.": "xlstm.post_blocks_norm.", "norm.": "head.0.", "head.": "head.1."}
+    if family == "vil2":
+        norms = {"norm.": "xlstm.post_blocks_norm.", "legacy_norm.": "head.0.", "head.": "head.1."}
+    trained = {}
+    for name, value in packaged.items():
+        if name.startswith("blocks."):
+            _, number, *rest = name.split(".")
+            if family == "vil2":
+                number, rest = str(2 * int(number) + rest[0].endswith("bot_right")), rest[1:]
+                rest = [{"conv": "conv1d"}.get(part, part) for part in rest]
+            rest[0] = {"norm": "xlstm_norm", "layer": "xlstm"}[rest[0]]
+            name = ".".join(["xlstm.blocks", number, *rest])
+        else:
+            prefix = next((prefix for prefix in norms if name.startswith(prefix)), "")
+            name = norms.get(prefix, "") + name.removeprefix(prefix)
+        trained[name] = value
+    model = timm.create_model(f"{family}_tiny", device="meta")
+    found, expected = model.from_released(trained), model.from_released(packaged)
+    assert found.keys() == expected.keys() == model.state_dict().keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("family", ["vil", "vil2"])
+def test_files_of_vil_tell_the_map_of_their_positions(family: str) -> None:
+    """Also one of as many positions as the model has."""
+    model = create(family, img_size=(64, 96))
+    released = model.to_released(model.state_dict())
+    assert released["pos_embed.embed"].shape == (1, 4, 6, 24)
+    other = create(family, img_size=(96, 64), pretrained=True, pretrained_cfg_overlay={"state_dict": released})
+    model.set_input_size((96, 64))
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
+def test_the_largest_vision_rwkv_keeps_the_positions_of_smaller_images() -> None:
+    """Under the released names, also the norms and the layer before the head that it has alone."""
+    model = timm.create_model("vrwkv_large", embed_dim=24, depth=2, num_classes=7).eval()
+    assert (model.img_size, model.pos_embed.shape) == ((384, 384), (1, 144, 24))
+    model.set_input_size((64, 96))
+    assert model.pos_embed.shape == (1, 144, 24)
+    released = model.to_released(model.state_dict())
+    names = {"backbone.layers.0.att.key_norm.bias", "backbone.layers.1.ffn.key_norm.weight", "head.0.bias"}
+    assert names < released.keys()
+    again = timm.create_model("vrwkv_large", embed_dim=24, depth=2, num_classes=7, img_size=128).eval()
+    again.load_state_dict(again.from_released(released))
+    x = images(1, 70, 102)
+    with torch.no_grad():
+        assert torch.equal(again(x), model(x))
+    model.reset_classifier(0)
+    assert model(x).shape == (1, 24)
+
+
+def test_patches_of_vil_may_overlap() -> None:
+    model = timm.create_model("vil_tiny", embed_dim=24, depth=2, stride=8, num_classes=0)
+    assert model.grids((224, 224))[0] == (27, 27)
+    assert model.forward_features(images(1, 224, 200)).shape == (1, 24, 27, 25)
+    assert model.pos_embed.shape == (1, 196, 24)
 
 
 def test_the_layer_before_the_head_goes_with_it() -> None:

@@ -1,0 +1,94 @@
+"""The averages of Vision-RWKV over all tokens (bi-WKV), as its released kernels compute them.
+
+Duan et al. 2024, "Vision-RWKV", arXiv 2403.02308. Per channel, with a decay w and a bonus u of the token itself,
+
+    y_t = sum_i G(t, i) exp(k_i) v_i / sum_i G(t, i) exp(k_i)
+
+In the paper G is exp(-w (|t - i| - 1)), and exp(u) for i = t. The kernels cut the tokens into 32 chunks of L, with t0
+the first token of t's chunk, and the released weights were trained with what they compute:
+
+    exp(-w |t - i|)                                                     i > t, or i in an earlier chunk
+    exp(-w (t - i - 1)) + [i > t0] (1 - exp(w)) exp(w (t - i))          i < t in the same chunk
+    exp(u) + [t > t0] (1 - exp(w))                                      i = t
+
+Letters: B batch, T tokens, C channels; G chunks of L tokens.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soft_vit.ops.numerics import at_least_float32, full_precision
+
+CHUNKS = 32
+EPS = 1e-6
+# Of keys that no token has: without weight beside any other, and finite.
+NO_KEY = -1e30
+
+
+def biwkv_matrix(w: Tensor, u: Tensor, num_tokens: int) -> Tensor:
+    """Return the factors G `[C, T, T]` of tokens T (rows: of the result) for w and u `[C]`, the formula above."""
+    t = torch.arange(num_tokens, device=w.device)
+    length = -(-num_tokens // CHUNKS)
+    first = (t // length * length)[:, None]
+    w, distance, i = w[:, None, None], t[:, None] - t, t[None]
+    decay = torch.exp(-w * distance.abs())
+    left = (1 - w.exp()) * torch.exp(w * distance) * (i > first)
+    near = torch.where(distance == 0, u[:, None, None].exp(), decay * w.exp()) + left
+    return torch.where((i >= first) & (distance >= 0), near, decay)
+
+
+def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return the averages of values v `[B, T, C]` with weights of keys k `[B, T, C]`, in time and memory linear in T.
+
+    w, u: `[C]`; a positive w decays with distance, a negative one grows. The result is at least fp32, and so is
+    everything inside. Keys may be of any size: each chunk, and each sum of chunks, has its largest weight factored out.
+    """
+    with full_precision(k):
+        w, u, k, v = (at_least_float32(x) for x in (w, u, k, v))
+        T, C = k.shape[1:]
+        length = (T + CHUNKS - 1) // CHUNKS
+        exporting = torch.compiler.is_exporting()
+        # A graph for any size has all chunks, also empty ones, and one more place in each, as a size of one is special.
+        count, size = (CHUNKS, length + 1) if exporting else ((T + length - 1) // length, length)
+        place = torch.arange(size, device=k.device)
+        if exporting:
+            starts = torch.arange(count, device=k.device) * length
+            index = (starts[:, None] + place).masked_fill(place == length, T).clamp(max=T).flatten()
+            k, v = F.pad(k, (0, 0, 0, 1), value=NO_KEY), F.pad(v, (0, 0, 0, 1))
+            k, v = k.index_select(1, index), v.index_select(1, index)
+        else:
+            rest = (0, 0, 0, count * length - T)
+            k, v = F.pad(k, rest, value=NO_KEY), F.pad(v, rest)
+        k, v = k.unflatten(1, (count, size)), v.unflatten(1, (count, size))
+        top = k.detach().amax(2)
+        # Sums of values and of weights are computed alike, side by side: [B, G, L, 2 C].
+        weight = torch.exp(k - top[:, :, None])
+        x = torch.cat([weight * v, weight], dim=3)
+        rate, shift, own = w.repeat(2), w.exp().repeat(2), u.exp().repeat(2)
+        up = torch.exp(place[:, None] * rate)
+        down = torch.exp(-place[:, None] * rate)
+        x_up, x_down = x * up, x * down
+        ones = x.new_ones(size, size)
+        earlier, later, left = ones.tril(-1), ones.triu(1), ones.tril() * (place > 0)
+        near = shift * down * (earlier @ x_up) + up * (later @ x_down + (1 - shift) * (left @ x_down)) + own * x
+        # What later chunks read of one, and what earlier ones read: [B, C, G, 2].
+        given, back = (
+            part.unflatten(2, (2, C)).permute(0, 3, 1, 2)
+            for part in (torch.exp(-length * rate) * x_up.sum(2), x_down.sum(2))
+        )
+        chunk = torch.arange(count, device=k.device)
+        steps = (chunk[:, None] - chunk).abs() - (chunk[:, None] > chunk).to(chunk.dtype)
+        # The logarithm of the largest weight of a chunk (column), as another one (row) reads it: [B, C, G, G].
+        log = top.mT[:, :, None] - (length * w)[:, None, None] * steps
+        most = log.detach().amax(3, keepdim=True)
+        between = torch.exp(log - most)
+        read = between.tril(-1) @ given, between.triu(1) @ back
+        past, future = (part.permute(0, 2, 3, 1).flatten(2)[:, :, None] for part in read)
+        scale = torch.exp(top - most.squeeze(3).mT).repeat(1, 1, 2)[:, :, None]
+        total, norm = (scale * near + down * past + up * future).flatten(1, 2).chunk(2, dim=2)
+        y = total / (norm + EPS)
+        if not exporting:
+            return y[:, :T]
+        t = torch.arange(T, device=k.device)
+        return y.index_select(1, t + (t[:, None] >= starts).sum(1) - 1)
