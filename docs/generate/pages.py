@@ -19,7 +19,7 @@ from docs.generate.places import places_table
 from docs.generate.scatter import read_rates, scatter, speed_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
-from docs.generate.zoo import COUNTED, count_model, is_counted, read_counts, zoo_table
+from docs.generate.zoo import COUNTED, count_model, counted_name, read_counts, zoo_table
 from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.layers.choice import SHIPPED
 from soft_vit.text_tables import csv_table
@@ -40,9 +40,9 @@ SHOWN = ("soft_tiny", "care_s2", "mlla_tiny", "pvt_v2_b1", "deit_small_patch16_2
 
 
 def counts() -> dict[str, dict[str, str]]:
-    """Return the rows of docs/zoo.csv by model, after counting the missing models."""
+    """Return the rows of docs/zoo.csv by name, after counting the missing ones."""
     known = read_counts(ROOT / "docs" / "zoo.csv")
-    return {entry.model: known.get(entry.model) or count_model(entry) for entry in ENTRIES if is_counted(entry)}
+    return {name: known.get(name) or count_model(entry) for entry in ENTRIES if (name := counted_name(entry))}
 
 
 def head(name: str, end: str) -> str:

@@ -17,27 +17,28 @@ COUNTED = ("model", "img_size", "params", "macs", "softmax")
 """The columns of zoo.csv. softmax: the stages that call it."""
 
 
-def is_counted(entry: Entry) -> bool:
-    """Return whether an entry has the arguments of its model's first, for which zoo.csv has a row."""
+def counted_name(entry: Entry) -> str:
+    """Return the name of an entry's row in zoo.csv: the model's, or its own if it has other arguments."""
     first = next(other for other in ENTRIES.values() if other.model == entry.model)
-    return (entry.options, entry.cfg) == (first.options, first.cfg)
+    return entry.model if (entry.options, entry.cfg) == (first.options, first.cfg) else entry.name
 
 
 def count_model(entry: Entry) -> dict[str, str]:
     """Return the row of zoo.csv of recorded weights, counted in a forward pass on the meta device."""
     config = timm.get_pretrained_cfg(entry.name)
     size = config.input_size
-    model = timm.create_model(entry.model, device="meta", img_size=size[-1], num_classes=config.num_classes)
+    arguments = {**entry.options, "img_size": size[-1], "num_classes": config.num_classes}
+    model = timm.create_model(entry.model, device="meta", **arguments)
     calls = calls_of(model, size)
     stages = sorted({stage for stage, _ in calls.softmax})
     softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}" if stages else "softmax-free"
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    values = (entry.model, size[-1], parameters, calls.flops // 2, softmax)
+    values = (counted_name(entry), size[-1], parameters, calls.flops // 2, softmax)
     return dict(zip(COUNTED, map(str, values), strict=True))
 
 
 def read_counts(path: Path) -> dict[str, dict[str, str]]:
-    """Return the rows of zoo.csv by model, or an empty dictionary if it is missing."""
+    """Return the rows of zoo.csv by name, or an empty dictionary if it is missing."""
     if not path.is_file():
         return {}
     with path.open(newline="") as file:
@@ -45,18 +46,12 @@ def read_counts(path: Path) -> dict[str, dict[str, str]]:
 
 
 def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, Spread]) -> str:
-    """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model.
-
-    Neither is given for weights that need other arguments than the first of their model.
-    """
+    """Return a Markdown table with a row per entry; counts are rows of zoo.csv, rates images per second, by model."""
     header = ["weights", "family", "top-1 %", "on", "params (M)", "FLOPs (G)", "pixels", "softmax", "images / s"]
     rows = []
     for entry in entries:
-        cells = [""] * 5
-        if is_counted(entry):
-            counted = counts[entry.model]
-            sizes = f"{int(counted['params']) / 1e6:.1f}", f"{int(counted['macs']) / 1e9:.2f}", counted["img_size"]
-            cells = [*sizes, counted["softmax"], rate_cell(rates.get(entry.model))]
+        counted = counts[counted_name(entry)]
+        sizes = f"{int(counted['params']) / 1e6:.1f}", f"{int(counted['macs']) / 1e9:.2f}", counted["img_size"]
         found = [(f"{m.value:.1f}", m.dataset.partition(",")[0]) for m in entry.metrics if m.name == "top-1"]
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
@@ -65,7 +60,9 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
                 *(found[0] if found else ("", "")),
-                *cells,
+                *sizes,
+                counted["softmax"],
+                rate_cell(rates.get(counted["model"])),
                 entry.license or "not stated",
                 where,
             ]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from docs.generate.demo import GRAPH, WEIGHTS, TilesDemo
 from docs.generate.pages import PAGES, TABLES, generated
-from docs.generate.zoo import count_model, read_counts
+from docs.generate.zoo import count_model, counted_name, read_counts
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.export.formats import open_onnx
 from soft_vit.weights import ENTRIES
@@ -35,10 +35,10 @@ COUNTS = read_counts(ROOT / "docs" / "zoo.csv")
 
 
 def test_counts_are_those_of_the_models():
-    assert COUNTS.keys() == {entry.model for entry in ENTRIES.values()}
+    assert COUNTS.keys() == set(map(counted_name, ENTRIES.values()))
     for name in ("soft_pico.shapes", "soft_plus_pico.tiles"):
         entry = ENTRIES[name]
-        counts = COUNTS[entry.model]
+        counts = COUNTS[counted_name(entry)]
         assert count_model(entry) == counts
         tensors = load_file(ROOT / "checkpoints" / entry.file)
         # BatchNorm's statistics are no parameters.
