@@ -4,6 +4,7 @@
 `from_released` renames released weights, `resample_state` resamples parameters that depend on the image size.
 """
 
+import json
 import logging
 import math
 import os
@@ -203,8 +204,8 @@ def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the notes of swaps in a form that compares."""
     notes = options.get("attn_layer")
     notes = notes if isinstance(notes, list) else [notes]
-    listed = lambda value: list(value) if isinstance(value, tuple) else value  # noqa: E731
-    return [{key: listed(value) for key, value in note.items()} for note in notes if isinstance(note, Mapping)]
+    # In JSON, as files hold them, tuples are lists.
+    return [json.loads(json.dumps(dict(note))) for note in notes if isinstance(note, Mapping)]
 
 
 def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> tuple[int, int] | None:
