@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.gla import GatedLinearAttention
+from soft_vit.layers.plain import Linear
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 
@@ -32,8 +33,8 @@ class SwiGLU(nn.Module):
     def __init__(self, dim: int, multiple: int, drop: float = 0.0, **dd: Any) -> None:
         super().__init__()
         hidden = -(-(8 * dim // 3) // multiple) * multiple
-        self.gate_proj = nn.Linear(dim, 2 * hidden, bias=False, **dd)
-        self.down_proj = nn.Linear(hidden, dim, bias=False, **dd)
+        self.gate_proj = Linear(dim, 2 * hidden, bias=False, **dd)
+        self.down_proj = Linear(hidden, dim, bias=False, **dd)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.layers.embed import tokens_to_map
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
@@ -324,8 +324,8 @@ class SelfAttention(Attention):
         super().__init__(dim, num_heads, **options)
         dd = self.device_and_dtype(options)
         for name, parts in self.projections.items():
-            self.add_module(name, nn.Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
-        self.proj = nn.Linear(dim, dim, **dd)
+            self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -338,12 +338,12 @@ class SelfAttention(Attention):
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Project tokens `[B, P + N, C]` to queries, keys and values, each `[B, H, P + N, C / H]`."""
-        layers = ((linear(x, getattr(self, name)), parts) for name, parts in self.projections.items())
+        layers = ((getattr(self, name)(x), parts) for name, parts in self.projections.items())
         return [part for y, parts in layers for part in split_parts(y, len(parts), self.num_heads)]
 
     def output(self, x: Tensor) -> Tensor:
         """Project the heads' results `[B, H, P + N, C / H]` to tokens `[B, P + N, C]`."""
-        return self.proj_drop(linear(merge_heads(x), self.proj))
+        return self.proj_drop(self.proj(merge_heads(x)))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)

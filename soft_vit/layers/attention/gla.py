@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, grid_maps
 from soft_vit.layers.embed import map_to_tokens
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.gated import gated_linear_attention
 from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32
@@ -64,12 +65,12 @@ class GatedLinearAttention(Attention):
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
-        self.qkv_proj = nn.Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
-        self.gk_proj = nn.Sequential(nn.Linear(dim, rank, bias=False, **dd), nn.Linear(rank, 2 * self.key_width, **dd))
+        self.qkv_proj = Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
+        self.gk_proj = nn.Sequential(Linear(dim, rank, bias=False, **dd), Linear(rank, 2 * self.key_width, **dd))
         self.g_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
         self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
-        self.g_proj = nn.Linear(dim, dim, **dd)
-        self.proj = nn.Linear(dim, dim, bias=False, **dd)
+        self.g_proj = Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, bias=False, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.vssd import vssd_attention
@@ -41,13 +42,13 @@ class VSSDAttention(Attention):
         dd = self.device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
-        self.in_proj = nn.Linear(dim, sum(self.parts), bias=False, **dd)
+        self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)
         self.conv2d = depthwise_conv(inner + state, 3, self.sequence, **dd)
         self.dt_bias = nn.Parameter(torch.empty(num_heads, **dd))
         self.A_log = nn.Parameter(torch.empty(num_heads, **dd))
         self.D = nn.Parameter(torch.empty(num_heads, **dd))
         self.norm = nn.LayerNorm(inner, **dd)
-        self.out_proj = nn.Linear(inner, dim, bias=False, **dd)
+        self.out_proj = Linear(inner, dim, bias=False, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 

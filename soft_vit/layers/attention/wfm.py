@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.inline import KERNEL, convolve_each_image
 from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -86,7 +87,7 @@ class DynamicLinear(nn.Module):
         self.b = nn.Parameter(torch.empty(out_dim, **dd))
         self.w1 = nn.Parameter(torch.empty(dim // 4, dim, **dd))
         self.w2 = nn.Parameter(torch.empty(out_dim // 4, out_dim, **dd))
-        self.wfm = nn.Linear(dim, dim // 4 + out_dim // 4, **dd)
+        self.wfm = Linear(dim, dim // 4 + out_dim // 4, **dd)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -138,7 +139,7 @@ class WeightFormerAttention(Attention):
         dd = self.device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:

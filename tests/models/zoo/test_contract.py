@@ -222,16 +222,20 @@ def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: 
         assert relative_error(alone, together) <= BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("adapter", [False, True], ids=["hooks", "adapters"])
 @every_family
-def test_layers_are_called_unless_they_are_plain(family: str) -> None:
-    """Adapters replace the class of a layer, and compute in its forward."""
-    model, called = create(family), set()
+def test_layers_are_called_where_it_shows(family: str, adapter: bool) -> None:
+    """Hooks wait for a call, and adapters replace the class of a layer and compute in its forward."""
+    model, called, layers = create(family).eval(), set(), set()
     for name, layer in model.named_modules():
-        if type(layer) in (nn.Linear, nn.Conv2d):
-            layer.__class__ = type("Adapter", (type(layer),), {})
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            if adapter:
+                layer.__class__ = type("Adapter", (type(layer),), {})
             layer.register_forward_hook(lambda *_, name=name: called.add(name))
-    model(images(2, 64, 64))
-    assert called == {name for name, layer in model.named_modules() if type(layer).__name__ == "Adapter"}
+            layers.add(name)
+    with torch.no_grad():
+        model(images(2, 64, 64))
+    assert called == layers
 
 
 @pytest.mark.slow
