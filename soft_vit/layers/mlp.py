@@ -79,7 +79,7 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else nn.Identity()
+        conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
 
         def compute(x: Tensor) -> Tensor:
             x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)

@@ -111,16 +111,16 @@ class ShortcutConv(nn.Conv2d):
 
     def joined(self, x: Tensor, act: nn.Module | None) -> Tensor:
         """Return `act(x + conv(x))`."""
-        pad = self.padding[1], self.padding[1], self.padding[0], self.padding[0]
-        weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), pad)
+        side = self.kernel_size[0] // 2
+        weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), (side,) * 4)
         return _convolve(x, self, weight, self.bias, act)
 
 
-def shortcut_act(x: Tensor, conv: Any, act: nn.Module) -> Tensor:
+def shortcut_act(x: Tensor, conv: Any, act: nn.Module | None) -> Tensor:
     """Return `act(conv(x))` of a `ShortcutConv`, without gradients in one pass."""
     if may_read_weight(conv) and conv.can_join(x):
         return conv.joined(x, act)
-    return act(conv(x))
+    return conv(x) if act is None else act(conv(x))
 
 
 class ConvSequence(nn.Sequential):

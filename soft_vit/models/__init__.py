@@ -30,6 +30,7 @@ from soft_vit.models.mila import *  # noqa: F403 - as above
 from soft_vit.models.polaformer import *  # noqa: F403 - as above
 from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
+from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vig import *  # noqa: F403 - as above
 from soft_vit.models.vil import *  # noqa: F403 - as above

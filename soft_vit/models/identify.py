@@ -10,7 +10,8 @@ import timm
 from torch import Tensor, nn
 
 from soft_vit.models import FAMILY_MODELS
-from soft_vit.models.pyramid import PYRAMID_MODELS, PyramidViT
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.soft import PYRAMID_MODELS
 from soft_vit.models.vit import VIT_MODELS
 from soft_vit.weights import ENTRIES
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of

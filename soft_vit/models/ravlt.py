@@ -137,7 +137,7 @@ class RAVLT(StagedModel):
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    finish_names = ("proj", "norm", "act")
+    final_names = ("proj", "norm", "act")
     adapter = Adapter(
         # The layer `proj` is a convolution here too.
         {"**.RoPE.angle": None, "proj.*": "proj.*", "**.weight": "**.weight", "**": "**"},
@@ -180,7 +180,7 @@ class RAVLT(StagedModel):
         self.act = nn.SiLU()
         self.init_weights(needs_reset=False)
 
-    def finish(self, x: Tensor, norm: bool = True) -> Tensor:
+    def forward_norm(self, x: Tensor, norm: bool = True) -> Tensor:
         return self.act(self.norm(self.proj(x))) if norm else x
 
     def feature(self, index: int, x: Tensor, norm: bool, output_fmt: str) -> Tensor:
