@@ -50,7 +50,7 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero for padding."""
-    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.feat_size)
+    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.grid_size)
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
@@ -213,7 +213,7 @@ class Attention(nn.Module):
         )
         if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
             return layout
-        maps = layout.grid_mask.unflatten(1, layout.feat_size)
+        maps = layout.grid_mask.unflatten(1, layout.grid_size)
         if (maps[:, 1:] & ~maps[:, :-1]).any() or (maps[:, :, 1:] & ~maps[:, :, :-1]).any():
             raise ValueError("key_padding_mask must be False on the right of a map or below, got padding elsewhere.")
         return layout

@@ -28,7 +28,7 @@ def local_conv(
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero for padding."""
-    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.feat_size)
+    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.grid_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

@@ -157,7 +157,7 @@ class MLSTMAttention(Attention):
         dims = [2, 3] if self.direction == "backward" else []
         if isinstance(self.conv, nn.Conv1d):
             return self.conv(F.pad(x.mT.flip(dims[:1]), (3, 0))).flip(dims[:1]).mT
-        grid = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.feat_size)
+        grid = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.grid_size)
         grid = map_to_tokens(self.conv(grid.flip(dims)).flip(dims))
         return torch.cat([x[:, : layout.num_prefix_tokens], grid], dim=1) if layout.num_prefix_tokens else grid
 

@@ -19,7 +19,7 @@ NO_MASK = "its encoding of keys belongs to positions"
 
 def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
     """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the positions of a map, resampled to their map."""
-    return k + layout.pad_prefix(resample_pos_embed(positions, grid_size, layout.feat_size, mode="bicubic"))
+    return k + layout.pad_prefix(resample_pos_embed(positions, grid_size, layout.grid_size, mode="bicubic"))
 
 
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:

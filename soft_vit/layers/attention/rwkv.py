@@ -23,7 +23,7 @@ def shift_quarters(x: Tensor, layout: Layout, groups: int = 1) -> Tensor:
     groups: number of runs of channels. Of each run, the first quarter comes from the left neighbour, the others from
     the right one, from above and from below. Prefix tokens have no neighbours.
     """
-    grid = x[:, layout.num_prefix_tokens :].unflatten(1, layout.feat_size).unflatten(3, (groups, -1))
+    grid = x[:, layout.num_prefix_tokens :].unflatten(1, layout.grid_size).unflatten(3, (groups, -1))
     left, right, above, below = F.pad(grid, (0, 0, 0, 0, 1, 1, 1, 1)).tensor_split(4, dim=-1)
     parts = left[:, 1:-1, :-2], right[:, 1:-1, 2:], above[:, :-2, 1:-1], below[:, 2:, 1:-1]
     return layout.pad_prefix(torch.cat(parts, dim=-1).flatten(3).flatten(1, 2))

@@ -59,7 +59,7 @@ class SpatialReductionAttention(Attention):
         if self.sr is None or self.norm is None:
             return x
         P = layout.num_prefix_tokens
-        maps = tokens_to_map(x[:, P:], layout.feat_size)
+        maps = tokens_to_map(x[:, P:], layout.grid_size)
         if self.linear:
             # A smaller map is spread over the grid, as published.
             maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
@@ -77,7 +77,7 @@ class SpatialReductionAttention(Attention):
         mask = layout.mask
         if mask is not None and self.sr is not None:
             P, (height, width) = layout.num_prefix_tokens, self.window
-            maps = pad_to_window(mask[:, P:].unflatten(1, layout.feat_size), self.window)
+            maps = pad_to_window(mask[:, P:].unflatten(1, layout.grid_size), self.window)
             # Padding is on the right and below: its first column and row tell how many windows each image has.
             sides = maps[:, height - 1 :: height, 0], maps[:, 0, width - 1 :: width]
             rows, columns = (side | (torch.arange(side.shape[1], device=side.device) == 0) for side in sides)

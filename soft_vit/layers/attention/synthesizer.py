@@ -143,7 +143,7 @@ class SynthesizerAttention(Attention):
         return weights.to(v.dtype) @ v
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        P, scores = layout.num_prefix_tokens, self.source(x, layout.feat_size)
+        P, scores = layout.num_prefix_tokens, self.source(x, layout.grid_size)
         if P:
             # Prefix tokens get a score of zero. Those of random scores also give zero to all, as they have no row.
             scores = F.pad(scores, (P, 0, x.shape[1] - scores.shape[2], 0))

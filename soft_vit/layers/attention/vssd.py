@@ -67,7 +67,7 @@ class VSSDAttention(Attention):
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""
         P = layout.num_prefix_tokens
-        grid = map_to_tokens(self.conv2d(tokens_to_map(x[:, P:], layout.feat_size)))
+        grid = map_to_tokens(self.conv2d(tokens_to_map(x[:, P:], layout.grid_size)))
         if not P:
             return grid
         prefix = self.conv2d(x[:, :P].reshape(-1, x.shape[2], 1, 1)).view(-1, P, x.shape[2])

@@ -98,11 +98,11 @@ class DynamicLinear(nn.Module):
     def pooled(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
         """Return averages `[B, M, C]` of tokens, and as bool `[B, M]` which are those of whole windows; None: all."""
         grid, mask = x[:, layout.num_prefix_tokens :], layout.grid_mask
-        if layout.feat_size[0] < self.window[0] or layout.feat_size[1] < self.window[1]:
+        if layout.grid_size[0] < self.window[0] or layout.grid_size[1] < self.window[1]:
             return grid[:, :0], None
-        averages = map_to_tokens(F.avg_pool2d(tokens_to_map(grid, layout.feat_size), self.window))
+        averages = map_to_tokens(F.avg_pool2d(tokens_to_map(grid, layout.grid_size), self.window))
         if mask is not None:
-            mask = F.avg_pool2d(mask.unflatten(1, layout.feat_size).float(), self.window).flatten(1) == 1
+            mask = F.avg_pool2d(mask.unflatten(1, layout.grid_size).float(), self.window).flatten(1) == 1
         return averages, mask
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -111,7 +111,7 @@ class DynamicLinear(nn.Module):
         k, v = self.wfm(averages).split([len(self.w1), len(self.w2)], dim=-1)
         k, v = zero_padding(F.silu(k) @ self.w1, mask), F.silu(v) @ self.w2
         with full_precision(x):
-            count: Any = layout.feat_size[0] * layout.feat_size[1]
+            count: Any = layout.grid_size[0] * layout.grid_size[1]
             if layout.grid_mask is not None:
                 count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None]
             m = at_least_float32(k).mT @ at_least_float32(v) * k.shape[-1] ** -0.5 / count
@@ -144,7 +144,7 @@ class WeightFormerAttention(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         mask = layout.grid_mask
-        maps = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.feat_size)
-        local = map_to_tokens(self.conv(maps, None if mask is None else mask.unflatten(1, layout.feat_size)))
+        maps = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.grid_size)
+        local = map_to_tokens(self.conv(maps, None if mask is None else mask.unflatten(1, layout.grid_size)))
         x = zero_padding(x + layout.pad_prefix(local), layout.mask)
         return self.proj_drop(self.proj(F.gelu(self.linear(x, layout))))
