@@ -6,14 +6,10 @@ of arXiv 2603.16063. Letters: B batch, P prefix tokens, N tokens of a map, C cha
 
 import io
 import math
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,6 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from soft_vit.linearise.backbone import Backbone, first, make_student
+from soft_vit.resume.position import seed_step
+from soft_vit.resume.ranks import from_main, rank_and_count
+from soft_vit.resume.stop import Stop, listening
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NotedWeights, read_checkpoint_file
@@ -216,7 +215,7 @@ class Linearisation:
             self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
         names = ("kind", "blocks", "options", "keep_softmax")
         self.settings = {name: getattr(self, name) for name in names} | asdict(self.plan)
-        self.settings |= {"teacher": self.teacher.source, "processes": _world()}
+        self.settings |= {"teacher": self.teacher.source, "processes": rank_and_count()[1]}
 
     def _attention_parameters(self) -> Iterator[nn.Parameter]:
         return (p for block in self.blocks or () for p in self.student.attention(block).parameters())
@@ -233,13 +232,13 @@ class Linearisation:
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
         images `[B, 3, H, W]` on which errors are measured. checkpoint: the file that is written every save_every steps;
         a run that stopped continues from it as if it had not. It is also written when an image cannot be read, and
-        after the step in which Ctrl-C or SIGTERM arrives, which then ends the run. Raises ValueError for a checkpoint
-        of another run, and for gradients that are not finite.
+        after the step in which Ctrl-C or SIGTERM arrives in any process, which then ends all of them with code 75.
+        Raises ValueError for a checkpoint of another run, and for gradients that are not finite.
         """
         device = next(self.teacher.parameters()).device
         path = None if checkpoint is None else Path(checkpoint)
         # The main process looks for it, because a file that is shared may not be seen everywhere yet.
-        exists = _of_main(path is not None and path.is_file())
+        exists = from_main(lambda: path is not None and path.is_file())
         optimizer_state = self._load(path) if exists and path is not None else None
         if "swap" not in self.history:
             self.history["swap"] = self.measure(samples)
@@ -247,10 +246,10 @@ class Linearisation:
             self._end_phase(samples)
         optimizer, losses = None, None
         images = batches(self.step)
-        rank = distributed.get_rank() if distributed.is_initialized() else 0
+        rank, stop = rank_and_count()[0], Stop()
         bar = tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=rank > 0)
-        with bar, held_signals() as signals:
-            while self.step < self.plan.ends[2] and not signals:
+        with bar, listening():
+            while self.step < self.plan.ends[2]:
                 in_first = self.step < self.plan.ends[0]
                 if optimizer is None:
                     optimizer, losses = self._begin(in_first, device)
@@ -267,7 +266,7 @@ class Linearisation:
                         self._save(path, optimizer)
                     raise
                 # A run that continues draws what it would have drawn.
-                torch.manual_seed(hash((self.plan.seed, rank, self.step)))
+                seed_step(self.plan.seed, rank, self.step)
                 with torch.autocast(device.type, torch.bfloat16, enabled=self.plan.bf16):
                     loss = losses(x, in_first)
                 optimizer.zero_grad(set_to_none=True)
@@ -283,11 +282,11 @@ class Linearisation:
                     self._end_phase(samples)
                     # The next phase has another learning rate, and the first one other parameters.
                     optimizer = None if self.step == self.plan.ends[0] else optimizer
-                due = self.step in self.plan.ends or self.step % save_every == 0 or signals
-                if path is not None and due:
+                asked = stop.is_asked()
+                if path is not None and (asked or self.step in self.plan.ends or self.step % save_every == 0):
                     self._save(path, optimizer)
-        for number in signals:
-            signal.raise_signal(number)
+                if asked:
+                    stop.leave()
 
     def _begin(self, in_first: bool, device: torch.device) -> tuple[torch.optim.Optimizer, nn.Module]:
         self.student.train().requires_grad_(not in_first)
@@ -306,8 +305,10 @@ class Linearisation:
             if self.step == end and self.plan.steps[phase - 1]:
                 self.history[f"phase {phase}"] = self.measure(samples)
         if self.step == self.plan.ends[0] and self.keep_softmax:
-            self.history["softmax"] = found = _of_main(self.choose_softmax(samples))
-            self._rebuild(found["kept"])
+            # All processes compute the choice, since waiting for the main one may exceed the timeout of a group.
+            choice = self.choose_softmax(samples)
+            self.history["softmax"] = from_main(lambda: choice)
+            self._rebuild(self.history["softmax"]["kept"])
 
     @torch.no_grad()
     def measure(self, samples: Tensor) -> dict[str, Any]:
@@ -385,7 +386,7 @@ class Linearisation:
             load_into(self.student.attention(block), weights)
 
     def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
-        if distributed.is_initialized() and distributed.get_rank() > 0:
+        if rank_and_count()[0] > 0:
             return
         buffer = io.BytesIO()
         state = {"step": self.step, "history": self.history, "settings": self.settings}
@@ -409,40 +410,3 @@ class Linearisation:
             self._rebuild(self.history["softmax"]["kept"])
         load_into(self.student, state["student"])
         return state["optimizer"]
-
-
-@contextmanager
-def held_signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM in the list that it yields; a second signal has its usual effect at once."""
-    held: list[int] = []
-    process = os.getpid()
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:
-            # A process that loads images has inherited this handler, and ends with the run.
-            return
-        if held:
-            signal.signal(number, previous[number])
-            signal.raise_signal(number)
-        held.append(number)
-
-    # Python allows signal handlers in the main thread only.
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    previous = {number: signal.signal(number, hold) for number in numbers}
-    try:
-        yield held
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _of_main(value: Any) -> Any:
-    """Return the main process's value in all processes, so that they never choose apart."""
-    values = [value]
-    if distributed.is_initialized():
-        distributed.broadcast_object_list(values)
-    return values[0]
-
-
-def _world() -> int:
-    return distributed.get_world_size() if distributed.is_initialized() else 1

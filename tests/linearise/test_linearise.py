@@ -33,6 +33,7 @@ from soft_vit.linearise import (
     token_errors,
 )
 from soft_vit.linearise.train import split_steps
+from soft_vit.resume.stop import RunStopped
 
 # Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes.
 
@@ -221,19 +222,19 @@ def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
             other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / f"{file}.pth")
 
 
+def _send_in_step(run: Linearisation, number: int) -> None:
+    """Send a signal to this process in the second step; 0 sends none."""
+    block = run.teacher.model.blocks[0]
+    block.register_forward_pre_hook(lambda *_: (run.step == 1 and os.kill(os.getpid(), number)) or None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_a_step_ends_the_run_after_it(tmp_path: Path, number: int) -> None:
     plan, x = Plan(steps=(3, 0, 0), sizes=(16,), batch_size=2), torch.randn(2, 3, 16, 16)
     run, path = Linearisation(teacher(), "linear", plan), tmp_path / "run.pth"
-    block = run.teacher.model.blocks[0]
-    block.register_forward_pre_hook(lambda *_: (run.step == 1 and os.kill(os.getpid(), number)) or None)
-    ended: list[int] = []
-    previous = signal.signal(number, lambda *_: ended.append(1))
-    try:
+    _send_in_step(run, number)
+    with pytest.raises(RunStopped):
         run.fit(batches(plan), x, path)
-    finally:
-        signal.signal(number, previous)
-    assert ended == [1]
     assert torch.load(path)["step"] == 2
 
 
@@ -243,6 +244,11 @@ def _process(rank: int, folder: Path) -> None:
     run = Linearisation(teacher(), "linear", plan)
     run.fit(batches(plan, seed=rank), torch.zeros(2, 3, 16, 16), folder / "run.pth")
     torch.save(run.student.state_dict(), folder / f"{rank}.pth")
+    # A signal to one of them stops both.
+    run = Linearisation(teacher(), "linear", Plan(steps=(3, 0, 0), sizes=(16,), batch_size=2))
+    _send_in_step(run, signal.SIGTERM if rank else 0)
+    with pytest.raises(RunStopped):
+        run.fit(batches(run.plan, seed=rank), torch.zeros(2, 3, 16, 16), folder / "stopped.pth")
     # Without the clean-up of the process that this one was forked from.
     os._exit(0)
 
@@ -258,6 +264,7 @@ def test_two_processes_have_the_same_student(tmp_path: Path) -> None:
     alone = Linearisation(teacher(), "linear", Plan(steps=(1, 1, 0), sizes=(16,), batch_size=2))
     alone.fit(batches(alone.plan), torch.zeros(2, 3, 16, 16))
     assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+    assert torch.load(tmp_path / "stopped.pth")["step"] == 2
     assert any(not torch.equal(value, found[0][key]) for key, value in alone.student.state_dict().items())
 
 

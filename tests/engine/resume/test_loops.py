@@ -23,15 +23,8 @@ from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
 from soft_vit.engine.resume.loops import ExactEpochLoop
-from soft_vit.engine.resume.position import (
-    BatchPositionHook,
-    PositionSampler,
-    SeededDataset,
-    run_seed,
-    seed_sample,
-    seed_step,
-    seed_worker,
-)
+from soft_vit.engine.resume.position import BatchPositionHook, PositionSampler, SeededDataset, run_seed
+from soft_vit.resume.position import seed_sample, seed_step, seed_worker
 
 # Randomness and samples follow from the position in a run.
 
