@@ -538,6 +538,17 @@ def mlstm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return sum(matrices[1:], matrices[0])
 
 
+def circulant(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """A matrix for each channel: the weight of the displacement from its row to its column, modulo the map."""
+    (q, k, _), place = attn.qkv(x).mT[..., None].chunk(3, dim=1), torch.arange(feat_size[0] * feat_size[1])
+    row, column = place // feat_size[1], place % feat_size[1]
+    step = (row - row[:, None]) % feat_size[0] * feat_size[1] + (column - column[:, None]) % feat_size[1]
+    products = (q[:, :, prefix:] * k[:, :, prefix:].mT).flatten(2)
+    sums = products.new_zeros(*products.shape[:2], len(place)).index_add(2, step.flatten(), products)
+    weights = (sums / len(place) ** 0.5).softmax(2)[:, :, step]
+    return torch.cat([scores(q[:, :, :prefix], k).softmax(-1), F.pad(weights, (prefix, 0))], dim=2)
+
+
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
     q, k = (heads(part / attn.scale.exp().log1p()) for part in encoded(attn, x, prefix))
@@ -587,6 +598,9 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         gate, v, *_ = vssd_inputs(attn, x, prefix, feat_size)
         mixed = (matrix @ heads(v) + attn.D[:, None, None] * heads(v)).transpose(1, 2).flatten(2)
         return attn.out_proj(attn.norm(mixed) * gate)
+    if attn.projections.get("gate") == "g":
+        mixed = (matrix @ attn.qkv(x).chunk(3, dim=-1)[2].mT[..., None]).squeeze(3).mT
+        return attn.proj(mixed * F.silu(attn.gate(x)))
     if hasattr(attn, "spatial_decay"):
         v = attn.value(shared(attn, x, prefix, feat_size, "v"))
         y = attn.out_norm((matrix @ v.mT[..., None]).squeeze(3).mT)
@@ -719,6 +733,8 @@ CASES = [
     case("mlstm", "contract", mlstm, direction="backward", bias=False),
     case("mlstm", "masks", mlstm, direction="backward"),
     case("mlstm", "contract", mlstm, direction="forward", conv1d=True),
+    case("circulant", "contract masks maps", circulant, "N log N"),
+    case("circulant", formula=circulant, qkv_bias=False),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

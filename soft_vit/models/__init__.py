@@ -7,6 +7,7 @@ of the models of other authors. `model_name` returns the name of a pyramid.
 from typing import Any
 
 from soft_vit.models import (
+    ca_deit,
     care,
     flatten,
     inline,
@@ -21,7 +22,8 @@ from soft_vit.models import (
     vssd,
     weightformer,
 )
-from soft_vit.models.care import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
+from soft_vit.models.ca_deit import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
+from soft_vit.models.care import *  # noqa: F403 - as above
 from soft_vit.models.flatten import *  # noqa: F403 - as above
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
@@ -43,6 +45,7 @@ from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
 
 FAMILY_MODELS: dict[str, dict[str, Any]] = {
+    **ca_deit.CA_DEIT_MODELS,
     **care.CARE_MODELS,
     **flatten.FLATTEN_MODELS,
     **inline.INLINE_MODELS,

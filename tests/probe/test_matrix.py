@@ -55,7 +55,7 @@ def test_matrix_reproduces_the_output(case: Case, monkeypatch: pytest.MonkeyPatc
     (matrix,) = matrices
     assert matrix.shape[:3] == (
         2,
-        {"gau": 1, "hydra": DIM, "rwkv": DIM, "polaformer": 2 * HEADS}.get(case.kind, HEADS),
+        {"gau": 1, "hydra": DIM, "rwkv": DIM, "circulant": DIM, "polaformer": 2 * HEADS}.get(case.kind, HEADS),
         N,
     )
     with torch.no_grad():

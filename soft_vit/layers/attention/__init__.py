@@ -9,6 +9,7 @@ from soft_vit.layers.attention.agent import AgentAttention
 from soft_vit.layers.attention.atrous import AtrousAttention
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.bigbird import BigBirdAttention
+from soft_vit.layers.attention.circulant import CirculantAttention
 from soft_vit.layers.attention.cosformer import CosformerAttention
 from soft_vit.layers.attention.efficient import EfficientAttention
 from soft_vit.layers.attention.focused import FocusedAttention
@@ -88,6 +89,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "rwkv": RWKVAttention,
     "rwkv6": RWKV6Attention,
     "mlstm": MLSTMAttention,
+    "circulant": CirculantAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""

@@ -135,6 +135,10 @@ def vil_factor(name: str) -> float:
     return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
 
 
+def ca_deit_factor(name: str) -> float:
+    return {".cpe.weight": 0.25, ".qkv.weight": 1.5}.get(name[name.rfind(".", 0, name.rfind(".")) :], 1.0)
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -246,6 +250,13 @@ FAMILIES: dict[str, Family] = {
         draw=vil_draw,
         factor=vil_factor,
         unbiased=True,
+    ),
+    "ca_deit": Family(
+        models=sizes("ca_deit", "tiny", "small", "base"),
+        small=dict(embed_dim=24, depth=3),
+        factor=ca_deit_factor,
+        unbiased=True,
+        side=int.__floordiv__,
     ),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
 }
