@@ -17,6 +17,7 @@ from soft_vit.models import (
     vig,
     vil,
     vit3,
+    vmamba,
     vrwkv,
     vssd,
     weightformer,
@@ -35,6 +36,7 @@ from soft_vit.models.vig import *  # noqa: F403 - as above
 from soft_vit.models.vil import *  # noqa: F403 - as above
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.models.vmamba import *  # noqa: F403 - as above
 from soft_vit.models.vrwkv import *  # noqa: F403 - as above
 from soft_vit.models.vssd import *  # noqa: F403 - as above
 from soft_vit.models.weightformer import *  # noqa: F403 - as above
@@ -52,6 +54,7 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **vig.VIG_MODELS,
     **vil.VIL_MODELS,
     **vit3.VIT3_MODELS,
+    **vmamba.VMAMBA_MODELS,
     **vrwkv.VRWKV_MODELS,
     **vssd.VSSD_MODELS,
     **weightformer.WEIGHTFORMER_MODELS,
