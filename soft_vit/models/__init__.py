@@ -18,6 +18,7 @@ from soft_vit.models import (
     vig,
     vil,
     vit3,
+    vmamba,
     vrwkv,
     vssd,
     weightformer,
@@ -38,6 +39,7 @@ from soft_vit.models.vig import *  # noqa: F403 - as above
 from soft_vit.models.vil import *  # noqa: F403 - as above
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.models.vmamba import *  # noqa: F403 - as above
 from soft_vit.models.vrwkv import *  # noqa: F403 - as above
 from soft_vit.models.vssd import *  # noqa: F403 - as above
 from soft_vit.models.weightformer import *  # noqa: F403 - as above
@@ -56,6 +58,7 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **vig.VIG_MODELS,
     **vil.VIL_MODELS,
     **vit3.VIT3_MODELS,
+    **vmamba.VMAMBA_MODELS,
     **vrwkv.VRWKV_MODELS,
     **vssd.VSSD_MODELS,
     **weightformer.WEIGHTFORMER_MODELS,

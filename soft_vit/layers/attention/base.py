@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
-from soft_vit.layers.embed import tokens_to_map
+from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
@@ -51,6 +51,13 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero for padding."""
     return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.grid_size)
+
+
+def convolve_grid(x: Tensor, conv: Callable[[Tensor], Tensor], layout: Layout) -> Tensor:
+    """Return tokens `[B, P + N, C]` after a convolution of their map `[B, C, Y, X]`; prefix tokens as they are."""
+    P = layout.num_prefix_tokens
+    grid = map_to_tokens(conv(tokens_to_map(x[:, P:], layout.grid_size)))
+    return torch.cat([x[:, :P], grid], dim=1) if P else grid
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, grid_maps
-from soft_vit.layers.embed import map_to_tokens
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv
 from soft_vit.layers.plain import Linear
 from soft_vit.ops.gated import gated_linear_attention
 from soft_vit.ops.layout import Layout, split_heads
@@ -81,10 +80,7 @@ class GatedLinearAttention(Attention):
         return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        u = map_to_tokens(self.in_proj(grid_maps(x[:, None], layout)))
-        if layout.num_prefix_tokens:
-            u = torch.cat([x[:, : layout.num_prefix_tokens], u], dim=1)
-        u = self.act(u)
+        u = self.act(convolve_grid(x, self.in_proj, layout))
         sizes, width = [self.key_width] * 2, x.shape[2]
         q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(u).split([*sizes, width], dim=-1))
         log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER

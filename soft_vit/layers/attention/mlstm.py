@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, zero_padding
-from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv, zero_padding
 from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.mlstm import CLOSED, mlstm
@@ -157,9 +156,7 @@ class MLSTMAttention(Attention):
         dims = [2, 3] if self.direction == "backward" else []
         if isinstance(self.conv, nn.Conv1d):
             return self.conv(F.pad(x.mT.flip(dims[:1]), (3, 0))).flip(dims[:1]).mT
-        grid = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.grid_size)
-        grid = map_to_tokens(self.conv(grid.flip(dims)).flip(dims))
-        return torch.cat([x[:, : layout.num_prefix_tokens], grid], dim=1) if layout.num_prefix_tokens else grid
+        return convolve_grid(x, lambda grid: self.conv(grid.flip(dims)).flip(dims), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         a, z = self.proj_up(x).chunk(2, dim=2)

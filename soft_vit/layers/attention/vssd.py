@@ -25,6 +25,13 @@ MIN_STEP, MAX_STEP = 1e-3, 0.1
 LIMIT = 1e16
 
 
+def draw_steps(bias: Tensor) -> None:
+    """Draw numbers, in place, whose softplus are step sizes from 0.001 to 0.1 on a logarithmic scale."""
+    step = bias.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
+    # The inverse of softplus.
+    step.add_(torch.log(-torch.expm1(-step)))
+
+
 class VSSDAttention(Attention):
     """`out(LN(q_i . sum_j w_j k_j v_j^T + D v_i) * z_i)` with weights `w_j = softplus(dt_j + dt_bias) exp(A_log)`.
 
@@ -57,9 +64,7 @@ class VSSDAttention(Attention):
         """Draw the weights' factors from 1 to 16, and step sizes from 0.001 to 0.1 on a logarithmic scale."""
         self.A_log.uniform_(1, 16).log_()
         self.D.fill_(1)
-        step = self.dt_bias.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
-        # The inverse of softplus.
-        step.add_(torch.log(-torch.expm1(-step)))
+        draw_steps(self.dt_bias)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
         return vssd_attention(q, k, v, weights, layout)

@@ -139,6 +139,19 @@ def ca_deit_factor(name: str) -> float:
     return {".cpe.weight": 0.25, ".qkv.weight": 1.5}.get(name[name.rfind(".", 0, name.rfind(".")) :], 1.0)
 
 
+def vmamba_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    if name.endswith(("x_proj_weight", "dt_projs_weight")):
+        return z / np.sqrt(z.shape[2])
+    return 1.5 * z - 3 if name.endswith("dt_projs_bias") else None
+
+
+def vmamba_factor(name: str) -> float:
+    factors = {"dt_projs_weight": 2.0, "Ds": 0.25, "patch_embed.7.weight": 0.125, "downsample.3.weight": 0.125}
+    factors |= dict.fromkeys(("patch_embed.0.weight", "patch_embed.5.weight", "downsample.1.weight"), 1 / 32)
+    factors |= {"out_proj.weight": 0.25, "fc2.weight": 0.25}
+    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -219,6 +232,13 @@ FAMILIES: dict[str, Family] = {
         models=("vig_h_tiny", "vig_h_small", "vig_h_base"),
         small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
         factor=vig_factor,
+        unbiased=True,
+    ),
+    "vmamba": Family(
+        models=sizes("vmamba", "tiny_s1l8", "tiny_s2l5", "small_s2l15", "small_s1l20", "base_s2l15", "base_s1l20"),
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), ssm_ratio=2),
+        draw=vmamba_draw,
+        factor=vmamba_factor,
         unbiased=True,
     ),
     "vrwkv": Family(

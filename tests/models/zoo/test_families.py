@@ -101,6 +101,7 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
         ("vil2_tiny", "vil_tiny", {}),
         ("vil_tiny", "vil2_tiny", {}),
         ("vrwkv_tiny", "vrwkv6_tiny", {}),
+        ("vmamba_tiny_s1l8", "vmamba_tiny_s2l5", {}),
         # They differ only in the layer before the head, which timm drops from these models.
         ("ravlt_t", "mavit_t", {"features_only": True}),
         ("mavit_t", "ravlt_t", {"num_classes": 0}),
