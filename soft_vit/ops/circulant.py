@@ -109,7 +109,7 @@ def circulant_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
     if v.shape[-1] != k.shape[-1]:
         raise ValueError(f"value must have as many channels as key, {k.shape[-1]}, got {v.shape[-1]}.")
     q, k, v = (x.mT.flatten(1, 2)[..., None] for x in (q, k, v))
-    layout, order = layout._replace(feat_size=(q.shape[2], 1)), None
+    layout, order = layout._replace(grid_size=(q.shape[2], 1)), None
     if layout.mask is not None:
         # Padding behind the other tokens.
         order = layout.mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
