@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
+from soft_vit.linearise.train import Match
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
@@ -36,6 +36,7 @@ class Student:
     steps: tuple[int, int, int] = (150, 0, 0)
     lr: tuple[float, float] = Plan.lr
     intermediates: tuple[int, ...] = ()
+    match: Match = "outputs"
     after: str = ""
     keep: int = 0
     sizes: tuple[int, ...] = (112,)
@@ -45,7 +46,7 @@ class Student:
     seed: int = 0
 
     def plan(self) -> Plan:
-        how = dict(lr=self.lr, intermediates=self.intermediates, seed=self.seed)
+        how: Any = dict(lr=self.lr, intermediates=self.intermediates, match=self.match, seed=self.seed)
         return Plan(self.steps, self.sizes, self.batch_size, **how)
 
 
@@ -55,15 +56,27 @@ def second(after: str, steps: int, lr: float, intermediates: tuple[int, ...] = (
     return Student(kind, (0, steps, 0), (Plan.lr[0], lr), intermediates, after, **changes)
 
 
+MIDDLE = (3, 7)
+
 STUDENTS: dict[str, Student] = {
     "linear_150": Student(),
+    "hedgehog_150": Student("hedgehog"),
+    "hedgehog_150_both": Student("hedgehog", match="both"),
+    "mala_150": Student("mala"),
     "linear_300": Student(steps=(300, 0, 0)),
+    "hedgehog_300": Student("hedgehog", steps=(300, 0, 0)),
+}
+STUDENTS |= {
+    "linear_150_3e-4": second("linear_150", 150, 3e-4),
+    "linear_150_1e-4": second("linear_150", 150, 1e-4),
+    "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
+    "linear_150_3e-4_middle": second("linear_150", 150, 3e-4, MIDDLE),
+    "linear_150_3e-5": second("linear_150", 150, 3e-5),
 }
 
 
 def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
-    torch.set_num_threads(max(1, torch.get_num_threads()))
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
     pictures = UnlabelledImages(write_photographs(root) / "train", teacher.mean, teacher.std, student.seed)
