@@ -1,6 +1,7 @@
 """Measure what holds on real pictures: python -m studies real PART --data ROOT
 
-linearise   students of a real teacher, without labels
+teacher     how exactly a real teacher was converted, and what its features tell
+linearise   its students, without labels
 
 studies/real/data.py says what ROOT holds. Each run that ends is a file in studies/results/real, and a stopped command
 continues where it stopped. The pages that show them are written by python -m docs.generate.
@@ -15,9 +16,10 @@ import torch
 
 from soft_vit.cli import ArgumentParser
 from studies.real import runs
-from studies.real.students import STUDENTS, linearise
+from studies.real.students import STUDENTS, linearise, measure_teacher
 
 PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
+    "teacher": (("teacher",), measure_teacher),
     "linearise": (tuple(STUDENTS), linearise),
 }
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,14 +22,14 @@ RIDGE, NEIGHBOURS = 1e-2, 5
 Found = dict[str, float]
 
 
-def held_out(root: Path, backbone: Backbone, size: int, count: int) -> Tensor:
+def held_out(root: Path, backbone: Backbone, size: int, count: int) -> list[Tensor]:
     """Return up to count pictures of each source, `[n, 3, size, size]`, normalised, the same at each call."""
     images = UnlabelledImages(write_photographs(root) / "held_out", backbone.mean, backbone.std)
     entries, found = images.entries, []
     for source in SOURCES:
         images.entries = [entry for entry in entries if entry.name.rpartition("/")[2].startswith(source)]
         found.append(images.samples(count, size))
-    return torch.cat(found)
+    return found
 
 
 class Judge:
@@ -40,7 +39,8 @@ class Judge:
     """
 
     def __init__(self, root: Path, teacher: Backbone, decoder: Decoder, size: int, count: int) -> None:
-        self.images, self.decoder = held_out(root, teacher, size, count), decoder
+        images = held_out(root, teacher, size, count)
+        self.images, self.counts, self.decoder = torch.cat(images), [len(part) for part in images], decoder
         self.tokens, self.maps = self.run(teacher)
 
     @torch.no_grad()
@@ -61,7 +61,7 @@ class Judge:
         cosine = F.cosine_similarity(tokens, self.tokens, dim=-1).mean(1)
         prefix = tokens.shape[1] - math.prod(student.feat_size(self.images))
         a, b = maps > THRESHOLD, self.maps > THRESHOLD
-        of_sources = zip(SOURCES, cosine.split(len(cosine) // len(SOURCES)), strict=True)
+        of_sources = zip(SOURCES, cosine.split(self.counts), strict=True)
         return {
             "cosine": cosine.mean().item(),
             "agreement": neighbour_agreement(*(x[:, prefix:].mean(1) for x in (tokens, self.tokens))),
@@ -101,7 +101,6 @@ def read_defects(features: Tensor, defects: np.ndarray, is_test: np.ndarray) -> 
     weights = torch.linalg.solve(gram, a.mT @ (y[~test] - offset))
     near = (F.normalize(b, dim=1) @ F.normalize(a, dim=1).mT).topk(NEIGHBOURS).indices
     found = {"ridge": b @ weights + offset, "neighbours": y[~test][near].mean(1)}
-    result: dict[str, Any] = {name: (score.sign() == y[test]).double().mean().item() for name, score in found.items()}
-    return {name: 100 * value for name, value in result.items()} | {
-        "majority": 100 * max(1 - y[test].gt(0).double().mean().item(), y[test].gt(0).double().mean().item())
-    }
+    right = {name: 100 * (score.sign() == y[test]).double().mean().item() for name, score in found.items()}
+    intact = 100 * (y[test] < 0).double().mean().item()
+    return right | {"majority": max(intact, 100 - intact)}

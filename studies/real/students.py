@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image
 from torch import Tensor
 
 from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
@@ -15,11 +17,13 @@ from studies.gym.study import parse_kind
 from studies.real.data import write_photographs
 from studies.real.judge import Judge, held_out, probe
 from studies.real.runs import cpu_clock
-from studies.real.teacher import load_teacher
+from studies.real.teacher import compare_with_package, load_teacher
 
 CHECKED, JUDGED = 8, 32
 """Pictures of each source on which phases are checked, and on which students are judged."""
 JUDGED_AT_MORE = 4
+# Pictures on which the conversion is compared with the package.
+COMPARED = 24
 # Side of the solar cells in a probe: at 224 pixels, a student's takes twelve CPU minutes.
 PROBE_SIZE = 112
 
@@ -53,7 +57,7 @@ class Student:
 def second(after: str, steps: int, lr: float, intermediates: tuple[int, ...] = (), **changes: Any) -> Student:
     """Return a student that begins after another's first phase."""
     kind = STUDENTS[after].kind
-    return Student(kind, (0, steps, 0), (Plan.lr[0], lr), intermediates, after, **changes)
+    return Student(kind, (0, steps, 0), (Plan.lr[0], lr), intermediates, after=after, **changes)
 
 
 MIDDLE = (3, 7)
@@ -93,11 +97,22 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
             return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
         size = student.sizes[0]
-        run.fit(batches, held_out(root, teacher, size, CHECKED), state / name / "checkpoint.pth")
+        run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
         run.student.eval()
         sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
         judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
         found: dict[str, Any] = {"student": asdict(student), "history": run.history, "judged": judged}
         if student.probed:
             found["probe"] = probe(root, run.student, PROBE_SIZE)
+        return found | {"cpu_minutes": minutes()}
+
+
+def measure_teacher(name: str, root: Path) -> dict[str, Any]:
+    """Return how exactly the teacher was converted, and what a probe reads from its features."""
+    folder = write_photographs(root) / "held_out"
+    paths = sorted(folder.glob("*.jpg"))
+    images = [Image.open(path).convert("RGB") for path in paths[:: len(paths) // COMPARED]]
+    with cpu_clock(root / "runs" / name) as minutes:
+        found = {"differences": compare_with_package(root, images), "pictures": len(images)}
+        found["probe"] = probe(root, load_teacher(root)[0], PROBE_SIZE)
         return found | {"cpu_minutes": minutes()}

