@@ -20,6 +20,7 @@ DIM, HEADS = 12, 3
 # Weights that begin at or near zero.
 WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3", "linear.w1", "linear.w2")
 WEIGHTS += ("time_maa_w1", "time_maa_w2", "time_decay_w1", "time_decay_w2", "spatial_first")
+WEIGHTS += ("q_maps", "k_maps")
 WEIGHTS += tuple(f"mlstm_cell.{gate}.weight" for gate in ("igate", "fgate"))
 # The focused attention of the released models is in no table.
 CLASSES = {**ATTENTIONS, "flatten": FlattenAttention}
@@ -168,6 +169,11 @@ def performer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     else:
         q, k = ((part @ attn.projection.mT - part.square().sum(-1, keepdim=True) / 2).exp() for part in (q, k))
     return rows_of_one(q @ k.mT)
+
+
+def hedgehog(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part @ maps for part, maps in zip(queries_and_keys(attn, x), (attn.q_maps, attn.k_maps), strict=True))
+    return rows_of_one((q[..., :, None, :] + k[..., None, :, :]).cosh().sum(-1))
 
 
 def cosformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -658,6 +664,7 @@ CASES = [
     case("linear", "contract", linear, features="relu"),
     case("performer", "contract masks", performer, "N"),
     case("performer", "contract masks", performer, kernel="relu"),
+    case("hedgehog", "contract masks", hedgehog, "N"),
     case("efficient", "contract masks", efficient, "N"),
     case("hydra", "contract masks", hydra, "N"),
     case("sima", "contract masks", sima, "N"),

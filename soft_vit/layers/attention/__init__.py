@@ -16,6 +16,7 @@ from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.gla import GatedLinearAttention
+from soft_vit.layers.attention.hedgehog import HedgehogAttention
 from soft_vit.layers.attention.hydra import HydraAttention
 from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
@@ -60,6 +61,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "performer": PerformerAttention,
     "nystrom": NystromAttention,
     "linear": LinearAttention,
+    "hedgehog": HedgehogAttention,
     "local": LocalAttention,
     "atrous": AtrousAttention,
     "sparse": SparseAttention,
