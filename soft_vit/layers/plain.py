@@ -1,7 +1,7 @@
 """Linear layers and convolutions that take fewer passes over memory on a CPU without gradients.
 
-The layers are called as torch's, with the same names of weights, and compute the same. Where a layer is joined with the
-one behind it, it is called by itself if it is not a plain one: adapters and hooks see every call.
+Names of weights and results are torch's. Layers that are replaced or hooked, as by adapters, are called, never joined
+with the one behind them.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def may_read_weight(layer: Any) -> bool:
 
 def is_fused(x: Tensor, layer: nn.Linear) -> bool:
     """Return whether to compute a plain linear layer by `fused_linear`."""
-    # Not in training: reentrant checkpointing runs a block without gradients and then with them, with the same bits.
+    # Reentrant checkpointing runs a block twice in training, first without gradients; both must agree bit for bit.
     return not layer.training and is_plain(layer) and can_fuse_linear(x, layer.weight)
 
 
@@ -64,9 +64,10 @@ def linear_act(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:
 
 
 def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None = None) -> Tensor:
-    """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass over a BatchNorm and ReLU."""
+    """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass if possible."""
     supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
-    if not (supported and may_read_weight(conv) and _has_plain_taps(conv) and on_cpu_without_gradients(x)):
+    usual = type(conv) is nn.Conv2d and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    if not (supported and usual and may_read_weight(conv) and on_cpu_without_gradients(x)):
         x = conv(x) if norm is None else norm(conv(x))
         return x if act is None else act(x)
     weight, bias = conv.weight, conv.bias
@@ -85,11 +86,6 @@ def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn
     return x if act is None else act(x)
 
 
-def _has_plain_taps(conv: nn.Conv2d) -> bool:
-    """Return whether `_convolve` supports the taps and the padding of a convolution."""
-    return conv.dilation == (1, 1) and conv.padding_mode == "zeros"
-
-
 @register_notrace_module
 class ShortcutConv(nn.Conv2d):
     """`x + conv(x)` of a map `[B, C, H, W]` with a depthwise convolution that keeps its size.
@@ -104,7 +100,7 @@ class ShortcutConv(nn.Conv2d):
         return self.joined(x, None) if self.can_join(x) else x + super().forward(x)
 
     def can_join(self, x: Tensor) -> bool:
-        """Return whether the shortcut may be one more at the centre of a kernel."""
+        """Return whether one more at the centre of each kernel may be the shortcut."""
         # In bf16, one plus a weight would be rounded to fewer bits than the weight.
         in_float32 = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
         return in_float32 and is_plain(self) and is_eager(x) and x.device.type == "cpu"
@@ -124,7 +120,7 @@ def shortcut_act(x: Tensor, conv: Any, act: nn.Module | None) -> Tensor:
 
 
 class ConvSequence(nn.Sequential):
-    """Layers of maps `[B, C, H, W]`; without gradients, a convolution runs in one pass with its BatchNorm and ReLU."""
+    """Layers of maps `[B, C, H, W]`; without gradients, a convolution takes its BatchNorm and activation with it."""
 
     def forward(self, x: Tensor) -> Tensor:
         layers: list[nn.Module] = list(self)

@@ -3,7 +3,7 @@
 A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
 `register_models`. `mila.py` is a short example.
 
-Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
+Letters: B batch, C channels, H x W a map, P prefix tokens, N tokens of a map.
 """
 
 import math
@@ -186,7 +186,7 @@ def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
 class StagedModel(nn.Module):
     """Stem, stages, norm, mean over the map, linear head, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    The `__init__` of a family calls this one. It then sets `patch_embed` (images to the map of the first stage), the
+    The `__init__` of a subclass calls this one. It then sets `patch_embed` (images to the map of the first stage), the
     stages as a ModuleList of `Stage` under the name `stages_name`, and `norm` (of the last map), and calls
     `init_weights`. A family overrides what differs, such as `grids`, `forward_norm`, or `adapter`, the names of
     released weights. Stages whose weights belong to one map have it as `grid_size`.
@@ -220,7 +220,7 @@ class StagedModel(nn.Module):
     """Names of the attributes that hold classifiers; the first is `head`."""
 
     head_last: ClassVar[bool] = False
-    """Whether the family calls `add_heads` behind its stages, as saved optimizers go by the order of parameters."""
+    """Whether the subclass calls `add_heads` after its stages. Saved optimizers depend on the order of parameters."""
 
     channel_dim: ClassVar[int] = 1
     """Dimension of the channels in the result of `forward_features`."""
@@ -416,11 +416,11 @@ class StagedModel(nn.Module):
                     module.resample_state(f"{name}.", weights, noted and self.attention_grid(noted))
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the input of the first stage, a map `[B, C, H, W]`, from images."""
+        """Return what the first stage takes, by default a map `[B, C, H, W]`, from images."""
         return self.patch_embed(x)
 
     def forward_stage(self, index: int, x: Any) -> Any:
-        """Return the output of a stage, a map `[B, C, H, W]`, from the output of the stage before or of `embed`."""
+        """Return the output of a stage, by default a map `[B, C, H, W]`, from that before it or of `embed`."""
         downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
         if downsample is not None:
             x = downsample(x)
@@ -490,7 +490,7 @@ class StagedModel(nn.Module):
 
 
 class PlainModel(StagedModel):
-    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, n, C]` of the tokens.
+    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, N, C]` of the tokens.
 
     The embedding is that of the map of img_size; for any other map it is resampled (bicubic, half-pixel centres,
     without antialiasing). A family calls `init_pos_embed`.
@@ -611,7 +611,7 @@ def register_models(
     prefix: str = "",
     feature_indices: int | Sequence[int] = (0, 1, 2, 3),
 ) -> None:
-    """Register models of a class with timm: those names of `models`, with their arguments, that begin with the prefix.
+    """Register a class with timm under those names of models, with their arguments, that begin with prefix.
 
     feature_indices: stages that `features_only` returns by default.
     """

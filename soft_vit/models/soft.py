@@ -93,7 +93,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         if pretrained and not own_source:
             name = _with_weights(name, kwargs.get("attention"))
         else:
-            # Not timm's default: the tag of recorded weights has their classes, image size and normalisation.
+            # Without weights, not the default tag, which has the classes, image size and normalisation of its weights.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
     return base.create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
 
