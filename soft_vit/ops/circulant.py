@@ -10,12 +10,13 @@ counts modulo (Y, X):
 Both sums are products of Fourier transforms, conj(F q) F k and conj(F s) F v. As the released code computes it, the
 factor is N^(-1/2), not the paper's 1 / N.
 
-Letters: B batch, C channels, P prefix tokens, D columns of values, F = X // 2 + 1 frequencies of rows.
+Letters: B batch, C channels, P prefix tokens, D columns of values, M = X // 2 + 1 frequencies of rows.
 """
 
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
@@ -23,40 +24,44 @@ from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
 from soft_vit.ops.softmax import dot_product_attention
 
 
-def correlate_by_fft(a: Tensor, b: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return `sum_p a[p] b[p + d]` `[B, *size, C]` of maps `[B, Y, X, C]`, padded with zeros to size, modulo size."""
-    a, b = (torch.fft.rfft2(x, s=size, dim=(1, 2)) for x in (a, b))
-    return torch.fft.irfft2(a.conj() * b, s=size, dim=(1, 2))
+def correlate_by_fft(a: Tensor, b: Tensor) -> Tensor:
+    """Return `sum_p a[p] b[p + d]` of maps a and b `[B, Y, X, C]` for the displacements d, modulo (Y, X)."""
+    a_hat, b_hat = (torch.fft.rfft2(x, dim=(1, 2)) for x in (a, b))
+    return torch.fft.irfft2(a_hat.conj() * b_hat, s=a.shape[1:3], dim=(1, 2))
 
 
-def fourier_matrix(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cos and sin of 2 pi j k / size, `[size, size]`, in the dtype of like."""
-    place = torch.arange(size, device=like.device)
+def fourier_matrix(frequencies: int, size: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of 2 pi j k / size, `[frequencies, size]`, in the dtype of like."""
+    j, k = (torch.arange(count, device=like.device) for count in (frequencies, size))
+    # A tensor, and no remainder: exporters take sizes then.
+    turns, count = j[:, None] * k, k[-1] + 1
     # Reduced to half a turn as integers: exact.
-    turn = place[:, None] * place % size
-    turn = torch.where(2 * turn > size, turn - size, turn)
-    angle = turn.to(like.dtype) * (2 * math.pi) / size
+    turns = turns - (2 * turns + count) // (2 * count) * count
+    angle = turns.to(like.dtype) * (2 * math.pi) / count.to(like.dtype)
     return angle.cos(), angle.sin()
 
 
-def correlate_by_products(a: Tensor, b: Tensor, size: tuple[int, int]) -> Tensor:
+def correlate_by_products(a: Tensor, b: Tensor) -> Tensor:
     """Return `correlate_by_fft` by products with Fourier matrices, without complex numbers."""
-    (cos, sin), frequency = fourier_matrix(size[0], a), torch.arange(size[1] // 2 + 1, device=a.device)
+    _, Y, X, C = a.shape
+    M = X // 2 + 1
+    cos, sin = fourier_matrix(Y, Y, a)
     # From the real and imaginary part of each row, side by side, to all real and then all imaginary parts: [2 Y, 2 Y].
     rows = torch.cat([torch.stack([cos, sin], dim=2), torch.stack([-sin, cos], dim=2)]).flatten(1)
-    cos, sin = (part[: len(frequency)] for part in fourier_matrix(size[1], a))
+    cos, sin = fourier_matrix(M, X, a)
     columns = torch.cat([cos, -sin])
 
     def transform(x: Tensor) -> tuple[Tensor, ...]:
-        x = (columns[:, : x.shape[2]] @ x).unflatten(2, (2, -1)).flatten(1, 2)
-        return (rows[:, : x.shape[1]] @ x.flatten(2)).chunk(2, dim=1)
+        x = (columns @ x).unflatten(2, (2, M)).flatten(3).flatten(1, 2)
+        return (rows @ x).unflatten(1, (2, Y)).unbind(1)
 
     (a_real, a_imag), (b_real, b_imag) = transform(a), transform(b)
     product = torch.cat([a_real * b_real + a_imag * b_imag, a_real * b_imag - a_imag * b_real], dim=1)
-    x = (rows.T @ product).unflatten(2, (len(frequency), -1)).unflatten(1, (size[0], 2)).flatten(2, 3)
+    x = (rows.mT @ product).unflatten(2, (M, C)).unflatten(1, (Y, 2)).flatten(2, 3)
     # Frequencies that are left out are conjugates of the others, except of the first and of an even side's last one.
-    count = (2 - (2 * frequency % size[1] == 0).to(a.dtype)) / (size[0] * size[1])
-    return (columns * count.repeat(2)[:, None]).T @ x
+    j = torch.arange(M, device=a.device)
+    count = 2 - ((j == 0) | (2 * j == X)).to(a.dtype)
+    return (columns * (count / (Y * X)).repeat(2)[:, None]).mT @ x
 
 
 def wrap(x: Tensor, count: Tensor, dim: int) -> Tensor:
@@ -69,13 +74,14 @@ def wrap(x: Tensor, count: Tensor, dim: int) -> Tensor:
 
 
 def correlate(a: Tensor, b: Tensor, counts: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """Return `sum_p a[p] b[p + d]` for displacements d of maps a and b `[B, Y, X, C]`, modulo (Y, X).
+    """Return `sum_p a[p] b[p + d]` of maps a and b `[B, Y, X, C]` for the displacements d, modulo (Y, X).
 
     counts: numbers of rows and of columns of each image `[B]`, modulo which p + d counts; other places are zero.
     """
-    size = (a.shape[1], a.shape[2]) if counts is None else (2 * a.shape[1], 2 * a.shape[2])
-    # Graphs of any size hold no complex numbers, and Core ATen has no transforms.
-    x = (correlate_by_products if torch.compiler.is_compiling() else correlate_by_fft)(a, b, size)
+    if counts is not None:
+        a, b = (F.pad(x, (0, 0, 0, x.shape[2], 0, x.shape[1])) for x in (a, b))
+    # Graphs of any size hold no complex numbers, and Core ATen has no transforms; these take no empty batch.
+    x = correlate_by_products(a, b) if torch.compiler.is_compiling() or not len(a) else correlate_by_fft(a, b)
     return x if counts is None else wrap(wrap(x, counts[0], 1), counts[1], 2)
 
 
