@@ -9,6 +9,7 @@ from typing import Any
 from soft_vit.models import (
     ca_deit,
     care,
+    efficientvit,
     flatten,
     inline,
     mavit,
@@ -25,6 +26,7 @@ from soft_vit.models import (
 )
 from soft_vit.models.ca_deit import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
 from soft_vit.models.care import *  # noqa: F403 - as above
+from soft_vit.models.efficientvit import *  # noqa: F403 - as above
 from soft_vit.models.flatten import *  # noqa: F403 - as above
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
@@ -49,6 +51,7 @@ from soft_vit.weights.read import load_weights
 FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **ca_deit.CA_DEIT_MODELS,
     **care.CARE_MODELS,
+    **efficientvit.EFFICIENTVIT_MODELS,
     **flatten.FLATTEN_MODELS,
     **inline.INLINE_MODELS,
     **mavit.MAVIT_MODELS,

@@ -131,7 +131,7 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
     is_vit = hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens")
     weights = model.from_released(given) if is_own else dict(given)
     before = {name: tuple(value.shape) for name, value in weights.items()}
-    if is_own or is_vit:
+    if hasattr(model, "resample_state") or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
         resample(weights, img_size=given.spec.img_size or _assumed_size(weights, model, given.source))
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):

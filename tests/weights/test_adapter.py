@@ -17,6 +17,11 @@ from soft_vit.models import PYRAMID_SIZES, swap_attention
 LISTS = {family: {name: shapes(family, name) for name in lists(family)} for family in FAMILIES}
 # Other names that ViL's authors have, which test_families.py reads, and layers as convolutions, in a golden file.
 del LISTS["vil2"]["vil2_tiny@192"], LISTS["vmamba"]["vmamba_tiny_s2l5@224"]
+# Parts of SAM that are not the encoder's.
+LISTS["efficientvit_sam"] = {
+    name: {key: shape for key, shape in released.items() if key.startswith("image_encoder.")}
+    for name, released in LISTS["efficientvit_sam"].items()
+}
 LISTS["soft"] = {f"soft_{size}": released_shapes(arguments["depths"]) for size, arguments in PYRAMID_SIZES.items()}
 TINY = {family: row.tiny for family, row in FAMILIES.items()} | {"soft": "soft_tiny"}
 

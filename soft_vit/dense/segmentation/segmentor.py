@@ -4,7 +4,7 @@ Letters: B images, C classes, H and W height and width.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier
+from soft_vit.dense.segmentation.decoders import DECODERS, EfficientViTDecoder, FCNHead, PixelClassifier
+from soft_vit.models.efficientvit import EfficientViTSeg
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 
@@ -32,7 +33,7 @@ _WINDOWS_AT_ONCE = 4
 class TimmSegmentor(BaseModel):
     """Semantic segmentation with the maps of a timm model.
 
-    backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet" or "fpn", and its options, see
+    backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet", "fpn" or "efficientvit", and its options, see
     `soft_vit.dense.segmentation.decoders`. num_classes: without the unlabelled one. dropout: of channels, before the
     classifier. auxiliary: a second loss on one map: the map's `index`, `loss_weight` and options of `FCNHead`.
     class_weight: positive weight of each class in the losses, which are weighted means over the pixels; None weights
@@ -108,6 +109,17 @@ class TimmSegmentor(BaseModel):
             return self.scores(inputs)
         raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
 
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a released EfficientViT under the names of a segmentor with its parts; others unchanged."""
+        network = getattr(self.backbone.body, "model", None)
+        of_segmentor = any(name.startswith("backbone.body.") for name in state)
+        if of_segmentor or not (isinstance(network, EfficientViTSeg) and isinstance(self.decoder, EfficientViTDecoder)):
+            return dict(state)
+        parts = {"stem": "backbone.body.model.stem", "stages": "backbone.body.model.stages"}
+        parts |= {"neck": "decoder", "head": "head.conv"}
+        split = {name.partition("."): value for name, value in network.adapter.from_released(state).items()}
+        return {f"{parts.get(first, first)}.{rest}": value for (first, _, rest), value in split.items()}
+
     def scores(self, images: Tensor) -> Tensor:
         """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`."""
         return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
@@ -141,7 +153,11 @@ class TimmSegmentor(BaseModel):
 
     def _at_pixels(self, scores: Tensor, size: Sequence[int]) -> Tensor:
         """Return scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
-        return resize_scores(scores, self._padded(size))[..., : size[0], : size[1]]
+        return self._resize(scores, self._padded(size))[..., : size[0], : size[1]]
+
+    def _resize(self, scores: Tensor, size: Sequence[int]) -> Tensor:
+        """Return scores `[B, C, h, w]` as float32 `[B, C, *size]`."""
+        return F.interpolate(scores.float(), size=size, mode=self.decoder.resize_mode, align_corners=False)
 
     @torch.no_grad()
     def predict(self, image: Tensor, sample: BaseDataElement) -> BaseDataElement:
@@ -169,7 +185,7 @@ class TimmSegmentor(BaseModel):
             scores = slide(self.scores, image, self.test_cfg["crop_size"], self.test_cfg["stride"])
         else:
             scores = self.scores(image)
-        return resize_scores(scores.flip(mirrored), size)
+        return self._resize(scores.flip(mirrored), size)
 
 
 def _test_options(
@@ -190,11 +206,6 @@ def _test_options(
         raise ValueError(f"test_cfg.flip must be True, False or of {', '.join(AXES)}, got {flip}.")
     scales = scales if isinstance(scales, Sequence) else (scales,)
     return {"mode": mode, "crop_size": crop, "stride": step, "scales": scales, "flip": directions}
-
-
-def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:
-    """Return scores `[B, C, h, w]` resized bilinearly to `[B, C, *size]`, in float32."""
-    return F.interpolate(scores.float(), size=size, mode="bilinear", align_corners=False)
 
 
 def slide(

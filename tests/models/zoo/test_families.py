@@ -102,6 +102,9 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
         ("vil_tiny", "vil2_tiny", {}),
         ("vrwkv_tiny", "vrwkv6_tiny", {}),
         ("vmamba_tiny_s1l8", "vmamba_tiny_s2l5", {}),
+        ("efficientvit_seg_b1_ade20k", "efficientvit_seg_b2_ade20k", {}),
+        ("efficientvit_seg_b1_ade20k", "efficientvit_seg_l1_ade20k", {"features_only": True}),
+        ("efficientvit_sam_l0", "efficientvit_sam_l1", {}),
         # They differ only in the layer before the head, which timm drops from these models.
         ("ravlt_t", "mavit_t", {"features_only": True}),
         ("mavit_t", "ravlt_t", {"num_classes": 0}),
