@@ -145,7 +145,7 @@ def _early_ends(run: Linearisation) -> list[str]:
     """Return a sentence for each phase that did not end with the weights of its last step."""
     ends = zip(PHASES[1:], run.plan.ends, strict=True)
     kept = [(name, end, run.history.get(name, {}).get("step", end)) for name, end in ends]
-    text = "{} ended with the weights of step {}, which have the lowest error on held-out images."
+    text = "{} ended with the weights of step {}, which have the lowest error on sample images."
     return [text.format(name.capitalize(), step) for name, end, step in kept if step != end]
 
 
