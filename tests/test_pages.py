@@ -60,6 +60,8 @@ OPTIONS = {
     # Run by tests/tools/test_app_browser.py and tests/distributed/test_runs.py.
     "python tools/app.py": "--help",
     "python tests/distributed/kill_trials.py": "--help",
+    # Run by tests/studies/test_real.py.
+    "python -m studies real": "--help",
 }
 # Functions that take long and have tests of their own, and the values to return instead, by how a command begins.
 ENDS_IN = {

@@ -15,7 +15,7 @@ from soft_vit.linearise.train import Linearisation, Plan
 from soft_vit.resume.lock import only_run_in
 from soft_vit.weights.files import ensure_writable
 
-# Images on which errors are measured between the phases.
+# Images that are held out, on which errors are measured.
 SAMPLES = 32
 
 
@@ -55,6 +55,7 @@ def linearise(
         found = UnlabelledImages(images, backbone.mean, backbone.std, plan.seed)
         run = Linearisation(backbone, kind, plan, blocks, options or {}, keep_softmax)
         run.settings["images"] = found.fingerprint()
+        found.hold_out(SAMPLES)
 
         def batches(start: int) -> Any:
             how = {"num_workers": workers, "pin_memory": device.startswith("cuda")}

@@ -210,7 +210,7 @@ class _Losses(nn.Module):
     def __init__(self, run: "Linearisation") -> None:
         super().__init__()
         self.student = run.student
-        by_weights = run.plan.match != "outputs"
+        by_weights = run.plan.match != "outputs" and run.step < run.plan.ends[0]
         # Of this package, so that its weights can be read.
         twin = make_student(run.teacher, "softmax", run.blocks).requires_grad_(False).eval() if by_weights else None
         # In a tuple, so that they are not parts of this module.
@@ -422,7 +422,7 @@ class Linearisation:
                 if kept < end:
                     load_into(self.student, self.best["student"])
                 if kept == began:
-                    what = f"Phase {phase} made the error of held-out images worse than {self.best['error']:.3f}"
+                    what = f"Phase {phase} made the error of sample images worse than {self.best['error']:.3f}"
                     warnings.warn(f"{what}; the weights from before it are kept. Lower its lr.", stacklevel=3)
                 noted = {"step": kept, "checks": self.best["checks"]}
                 self.history[f"phase {phase}"] = self.measure(samples) | noted

@@ -2,6 +2,9 @@
 
 teacher     how exactly a real teacher was converted, and what its features tell
 linearise   its students, without labels
+fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
+attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
+cells       soft_pico fine-tuned on 2,000 photos of solar cells
 
 studies/real/data.py says what ROOT holds. Each run that ends is a file in studies/results/real, and a stopped command
 continues where it stopped. The pages that show them are written by python -m docs.generate.
@@ -17,10 +20,14 @@ import torch
 from soft_vit.cli import ArgumentParser
 from studies.real import runs
 from studies.real.students import STUDENTS, linearise, measure_teacher
+from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, finetune_cells, learn_fashion, learn_places
 
 PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
     "teacher": (("teacher",), measure_teacher),
     "linearise": (tuple(STUDENTS), linearise),
+    "fashion": (PYRAMID_RUNS, learn_fashion),
+    "attentions": (ATTENTION_RUNS, learn_places),
+    "cells": (CELL_RUNS, finetune_cells),
 }
 
 

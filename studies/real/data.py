@@ -32,10 +32,11 @@ TEST_SHARE = 0.25
 
 
 class Cells(NamedTuple):
-    """Photos of solar cells: files, grades from 0 (intact) to 1 in thirds `[n]`, and whether a cell is a test cell."""
+    """Photos of solar cells: files, grades from 0 (intact) to 1 in thirds `[n]`, types, and which are test cells."""
 
     paths: list[Path]
     grades: np.ndarray
+    kinds: list[str]
     is_test: np.ndarray
 
 
@@ -49,7 +50,7 @@ def solar_cells(root: Path) -> Cells:
     rng = np.random.default_rng(0)
     for _, members in sorted(groups.items()):
         is_test[rng.permutation(members)[: round(TEST_SHARE * len(members))]] = True
-    return Cells([root / CELLS / row[0] for row in rows], grades, is_test)
+    return Cells([root / CELLS / row[0] for row in rows], grades, [row[2] for row in rows], is_test)
 
 
 def unpack_fashion(root: Path) -> None:

@@ -1,7 +1,8 @@
 """Students of the real teacher: what each is, and a run of one."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from studies.real.teacher import compare_with_package, load_teacher
 CHECKED, JUDGED = 8, 32
 """Pictures of each source on which phases are checked, and on which students are judged."""
 JUDGED_AT_MORE = 4
+SEEDED = ("linear_150", "hedgehog_150", "hedgehog_150_both", "mala_150")
+"""Students that other seeds repeat."""
 # Pictures on which the conversion is compared with the package.
 COMPARED = 24
 # Side of the solar cells in a probe: at 224 pixels, a student's takes twelve CPU minutes.
@@ -61,22 +64,40 @@ def second(after: str, steps: int, lr: float, intermediates: tuple[int, ...] = (
 
 
 MIDDLE = (3, 7)
+CONV, NORM = "qk_conv=True", "key_norm=instance"
 
 STUDENTS: dict[str, Student] = {
     "linear_150": Student(),
     "hedgehog_150": Student("hedgehog"),
     "hedgehog_150_both": Student("hedgehog", match="both"),
+    "hedgehog_150_weights": Student("hedgehog", match="weights"),
     "mala_150": Student("mala"),
+    "focused_150": Student("focused"),
+    "linear_150_conv": Student(f"linear:{CONV}"),
+    "linear_150_norm": Student(f"linear:{NORM}"),
+    "hedgehog_150_conv": Student(f"hedgehog:{CONV}"),
+    "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, Plan.lr[1])),
     "linear_300": Student(steps=(300, 0, 0)),
     "hedgehog_300": Student("hedgehog", steps=(300, 0, 0)),
+    "hedgehog_600": Student("hedgehog", steps=(600, 0, 0)),
 }
+# The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
 STUDENTS |= {
     "linear_150_3e-4": second("linear_150", 150, 3e-4),
     "linear_150_1e-4": second("linear_150", 150, 1e-4),
+    "linear_150_3e-5": second("linear_150", 150, 3e-5),
     "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
     "linear_150_3e-4_middle": second("linear_150", 150, 3e-4, MIDDLE),
-    "linear_150_3e-5": second("linear_150", 150, 3e-5),
+    "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
+    "hedgehog_600_1e-4_middle": second("hedgehog_600", 1200, 1e-4, MIDDLE),
 }
+# At the teacher's own size, without softmax and with three blocks of it.
+FULL: dict[str, Any] = dict(intermediates=MIDDLE, sizes=(224,), also=(448, 896), probed=True)
+STUDENTS |= {
+    "hedgehog_224": Student("hedgehog", (600, 1200, 0), **FULL),
+    "hedgehog_224_keep3": Student("hedgehog", (600, 1200, 0), keep=3, **FULL),
+}
+STUDENTS |= {f"{name}_seed{seed}": replace(STUDENTS[name], seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
 def linearise(name: str, root: Path) -> dict[str, Any]:

@@ -349,9 +349,17 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     crops = torch.cat([x.mean((1, 2, 3)) for x in images.batches(plan.images, range(4))])
     assert len(crops) == 2 + 2 + 8 + 8 == len(set(crops.tolist()))
     # Each pass has all images once.
-    firsts = [images._load(int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
+    firsts = [images._load(images.entries, int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
     assert images.samples(8, 16).shape == (3, 3, 16, 16)
+    # Three are too few to hold one out; of thirty, three are taken out.
+    images.hold_out(1)
+    assert not images.held_out
+    many = UnlabelledImages(folder, (0.5,) * 3, (0.25,) * 3)
+    many.entries *= 10
+    many.hold_out(3)
+    assert [len(many), *(entry.name[-5:] for entry in many.held_out)] == [27, "0.png", "2.png", "2.png"]
+    assert torch.equal(many.samples(8, 16), images.samples(3, 16)[[0, 2, 2]])
     # An archive by its name or without its suffix, and the same images elsewhere.
     with tarfile.open(tmp_path / "packed.tar", "w") as archive:
         archive.add(folder, ".")
@@ -363,7 +371,7 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     assert images.fingerprint() != packed.fingerprint()
     (folder / "1.png").write_text("no image")
     with pytest.warns(UserWarning, match=r"1\.png"):
-        assert images._load(1).size == (64, 64)
+        assert images._load(images.entries, 1).size == (64, 64)
 
 
 def test_mistakes(tmp_path: Path) -> None:
