@@ -15,8 +15,10 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import check_task, class_of, resolve, type_name
+from soft_vit.engine.ask import check_task
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data import views
+from soft_vit.engine.entries import class_of, type_name
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.models.timm_model import published_spec
