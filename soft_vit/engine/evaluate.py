@@ -177,7 +177,7 @@ def _use_timm_model(
 ) -> views.View:
     """Set a timm model with the options that its weights note; return its view of images."""
     usual, own = published_spec(name), cfg.get("model") or {}
-    cfg.model = {"type": "TimmProgressClassifier", "model_name": name, "multi_label": spec.multi_label}
+    cfg.model = {"type": "TimmTrainClassifier", "model_name": name, "multi_label": spec.multi_label}
     if "data_preprocessor" in own:
         cfg.model["data_preprocessor"] = own["data_preprocessor"]
     if weights is not None:

@@ -10,7 +10,7 @@ from mmengine.dataset import BaseDataset, Compose
 from timm.layers import to_2tuple
 
 from soft_vit.dense.segmentation.segmentor import _test_options
-from soft_vit.engine import ImageTree, SafeCheckpointHook
+from soft_vit.engine import DiagnosticsHook, ImageTree, SafeCheckpointHook, TimmTrainClassifier
 from soft_vit.engine.config import resolve, timm_model_of
 from soft_vit.engine.entries import entries, type_name
 from soft_vit.engine.machine import scale_learning_rate
@@ -55,13 +55,13 @@ def test_pure_python_style(tmp_path):
     """Only names can be saved."""
     text = """
 from mmengine.hooks import EMAHook
-from soft_vit.engine import TimmProgressClassifier
+from soft_vit.engine import TimmTrainClassifier
 
-model = dict(type=TimmProgressClassifier, model_name="soft_pico")
+model = dict(type=TimmTrainClassifier, model_name="soft_pico")
 custom_hooks = [dict(type=EMAHook)]
 """
     cfg = resolve(written(tmp_path / "c.py", text))
-    assert (cfg.model.type, cfg.custom_hooks[0].type) == ("TimmProgressClassifier", "mmengine.hooks.EMAHook")
+    assert (cfg.model.type, cfg.custom_hooks[0].type) == ("TimmTrainClassifier", "mmengine.hooks.EMAHook")
     assert Config.fromstring(cfg.pretty_text, ".py").to_dict() == cfg.to_dict()
 
 
@@ -70,7 +70,9 @@ def test_saved_config_of_an_earlier_version(tmp_path):
     text = """
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 custom_hooks = [dict(type="AttentionReportHook")]
+model = dict(type="soft_vit.engine.classifier.TimmProgressClassifier", model_name="soft_pico")
 default_hooks = dict(
+    watch=dict(type="WatchHook"),
     checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"),
     checks=dict(type="RunChecksHook"),
 )
@@ -78,6 +80,8 @@ train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
 val_dataloader = dict(dataset=dict(type="LabelMapTree", data_root="x"))
 """
     cfg = resolve(written(tmp_path / "c.py", text))
+    assert MODELS.get(cfg.model.type) is TimmTrainClassifier
+    assert HOOKS.get(cfg.default_hooks.watch.type) is DiagnosticsHook
     assert cfg.default_hooks.checkpoint.type == "SafeCheckpointHook"
     assert cfg.train_cfg.type == "ExactEpochLoop"
     assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
@@ -218,7 +222,7 @@ def test_a_value_of_a_child_counts_as_an_option_does(tmp_path, config, name, val
 
 
 def test_a_value_of_a_child_in_pure_python(tmp_path):
-    model = "dict(type='TimmProgressClassifier', model_name='soft_pico', img_size=image_size)"
+    model = "dict(type='TimmTrainClassifier', model_name='soft_pico', img_size=image_size)"
     written(tmp_path / "low.py", f"sides = [64]\nimage_size = sides[0]\nmodel = {model}\n")
     text = "from mmengine.config import read_base\nwith read_base():\n    from .low import *\nimage_size = 32\n"
     assert resolve(written(tmp_path / "c.py", text)).model.img_size == 32

@@ -12,8 +12,8 @@ import timm
 import torch
 from engine.runs import DEMO, assert_same_state, scalars, tiny
 
-from soft_vit.engine import JsonLinesBackend, WatchHook, train
-from soft_vit.engine.hooks import summary, watch
+from soft_vit.engine import DiagnosticsHook, JsonLinesBackend, train
+from soft_vit.engine.hooks import diagnostics, summary
 
 # Progress line, JSON lines, and histories of bounded length.
 
@@ -87,8 +87,8 @@ OPTIONS = tiny(images=6, batch=2, epochs=3, validation=4, size=64) | {
 def watched(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("watched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "PICTURE_EPOCHS", 2)
-        hooks = {"default_hooks.watch": {"type": "WatchHook", "interval": 4}}
+        patch.setattr(diagnostics, "PICTURE_EPOCHS", 2)
+        hooks = {"default_hooks.watch": {"type": "DiagnosticsHook", "interval": 4}}
         # The validation without attentions is none of the run's.
         hooks["custom_hooks"] = [{"type": "AttentionReportHook", "num_images": 0}]
         train(DEMO, work_dir=folder, options=OPTIONS | hooks)
@@ -126,7 +126,7 @@ def test_dead_attentions_are_named(attention, dead):
     """At 64 pixels, random SOFT weights give stage 3 less than a thousandth of its layers' output."""
     net = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), attention=attention)
     runner = Mock(model=SimpleNamespace(model=net), epoch=0, iter=0)
-    WatchHook()._measure(runner, torch.randn(2, 3, 64, 64))
+    DiagnosticsHook()._measure(runner, torch.randn(2, 3, 64, 64))
     assert runner.logger.warning.called == dead
     if dead:
         assert "stages.2.blocks.0.attn" in runner.logger.warning.call_args.args[0]
