@@ -15,8 +15,10 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import check_task, class_of, resolve, type_name
+from soft_vit.engine.ask import check_task
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data import views
+from soft_vit.engine.entries import class_of, type_name
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.models.timm_model import published_spec
@@ -175,7 +177,7 @@ def _use_timm_model(
 ) -> views.View:
     """Set a timm model with the options that its weights note; return its view of images."""
     usual, own = published_spec(name), cfg.get("model") or {}
-    cfg.model = {"type": "TimmProgressClassifier", "model_name": name, "multi_label": spec.multi_label}
+    cfg.model = {"type": "TimmTrainClassifier", "model_name": name, "multi_label": spec.multi_label}
     if "data_preprocessor" in own:
         cfg.model["data_preprocessor"] = own["data_preprocessor"]
     if weights is not None:

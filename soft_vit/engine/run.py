@@ -15,9 +15,10 @@ from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from soft_vit.engine.config import class_of, resolve
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import TimmDataset
+from soft_vit.engine.entries import class_of
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.resume.restart import note_launchers
 from soft_vit.registry import DATASETS
@@ -103,7 +104,7 @@ def train(
         auto_scale_lr=auto_scale_lr,
         validate=validate,
         launcher=launcher,
-        say=messages.append,
+        notify=messages.append,
     )
     dataset = cfg.train_dataloader.dataset
     kind = class_of(dataset, DATASETS) or object

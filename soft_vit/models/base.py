@@ -26,7 +26,7 @@ from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import build_model, resample_vit
 from soft_vit.weights.spec import options_of
@@ -573,7 +573,9 @@ def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, An
     cfg: returns the configuration of a model, which that of the weights overrides.
     """
     names = list(names)
-    recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
+    recorded = {
+        tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in RECORDED_WEIGHTS.items() if entry.model in names
+    }
     with_weights = {tag.split(".")[0] for tag in recorded}
     return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 

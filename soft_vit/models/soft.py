@@ -12,7 +12,7 @@ from torch import nn
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import base
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.load import SOURCES
 
 # `register_named` adds the entrypoints.
@@ -101,7 +101,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
 def _with_weights(name: str, attention: str | None) -> str:
     """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` without released weights."""
     normalised = name.replace("soft_", "soft_norm_", 1)
-    recorded = {entry.model for entry in ENTRIES.values()}
+    recorded = {entry.model for entry in RECORDED_WEIGHTS.values()}
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:
         return name
     if attention not in (None, "soft_norm"):

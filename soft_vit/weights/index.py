@@ -130,5 +130,5 @@ def _entry(item: dict[str, Any]) -> Entry:
     return Entry(**values)
 
 
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
+RECORDED_WEIGHTS: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
 """The recorded weights by `model.tag`; empty if the package was copied without its checkpoints folder."""

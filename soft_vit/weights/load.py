@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from soft_vit.weights.fetch import check_command, recorded_file
 from soft_vit.weights.files import WeightsError
-from soft_vit.weights.index import ENTRIES, Entry
+from soft_vit.weights.index import RECORDED_WEIGHTS, Entry
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
 
@@ -502,7 +502,7 @@ def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
     """Return the recorded weights of a configuration, or None if it has another source than its tag."""
-    entry = ENTRIES.get(f"{variant}.{cfg.tag}")
+    entry = RECORDED_WEIGHTS.get(f"{variant}.{cfg.tag}")
     if entry is None or cfg.source:
         return None
     known = timm.get_pretrained_cfg(f"{variant}.{cfg.tag}")

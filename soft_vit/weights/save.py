@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from soft_vit.version import __version__
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.index import ENTRIES
+from soft_vit.weights.index import RECORDED_WEIGHTS
 from soft_vit.weights.load import complete_spec, fit, require_classifier
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
@@ -186,7 +186,7 @@ def _noted_model(spec: ModelSpec, path: str | Path) -> str:
     """Return the model that a file notes, or for which its file name is recorded; ValueError without one."""
     if spec.model and timm.is_model(spec.model):
         return spec.model
-    for entry in ENTRIES.values():
+    for entry in RECORDED_WEIGHTS.values():
         if entry.file == Path(path).name:
             return entry.model
     raise ValueError(f"{path} does not note its model; give --model, one that `{check_command(path)}` prints.")

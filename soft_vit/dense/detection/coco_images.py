@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from soft_vit.data.archives import Entry, require_storage
+from soft_vit.data.archives import StoredFile, require_storage
 from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
@@ -111,7 +111,7 @@ class CocoImages(ReadingDataset):
         self._metainfo.update(classes=tuple(classes), category_ids=numbers)
 
     def _entry_of(self, image: CocoImage) -> dict:
-        entry = self._entries.get(image.file_name, Entry(image.file_name))
+        entry = self._entries.get(image.file_name, StoredFile(image.file_name))
         info = {"entry": tuple(entry), "img_id": image.id, "ori_shape": (image.height, image.width)}
         if self.test_mode:
             return {**info, "has_file": image.has_file, "objects": image.objects}
@@ -125,7 +125,7 @@ class CocoImages(ReadingDataset):
         if not info.get("has_file", True):
             raise BadImage(f"{info['entry'][0]}: the file does not exist")
         height, width = info["ori_shape"]
-        image = self.images.load(Entry(*info["entry"]), bits=self.bits, size=(height, width), upright=self.upright)
+        image = self.images.load(StoredFile(*info["entry"]), bits=self.bits, size=(height, width), upright=self.upright)
         if image.size != (width, height):
             found = f"{image.width} x {image.height}"
             raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}")

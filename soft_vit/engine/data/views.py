@@ -11,7 +11,7 @@ from timm.data import DEFAULT_CROP_PCT, resolve_data_config
 from timm.layers import to_2tuple
 
 from soft_vit.data.images import find_images
-from soft_vit.engine.config import datasets_in, type_name
+from soft_vit.engine.entries import datasets_in, type_name
 
 
 @dataclass(frozen=True)

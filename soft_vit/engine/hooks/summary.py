@@ -10,7 +10,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from timm.layers import to_2tuple
 from torch import nn
 
-from soft_vit.engine.config import start_weights
+from soft_vit.engine.ask import start_weights
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.probe.cost import machine_description

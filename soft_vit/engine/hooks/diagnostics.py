@@ -25,8 +25,8 @@ MEASURED_IMAGES = 4
 MIN_MIX = 0.05
 
 
-@register(HOOKS)
-class WatchHook(Hook):
+@register(HOOKS, "WatchHook")
+class DiagnosticsHook(Hook):
     """Logs pictures of training batches, the state of attentions, and the range of learning rates.
 
     A picture shows the first batch of every tenth epoch after augmentation and mixup, with labels. interval: iterations
