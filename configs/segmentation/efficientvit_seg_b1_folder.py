@@ -1,8 +1,8 @@
 # python tools/train.py configs/segmentation/efficientvit_seg_b1_folder.py --cfg-options data_root=/path/to/data \
 #     num_classes=4 load_from=efficientvit_seg_b1_ade20k.pt
 # Your images and masks: images/{training,validation}/NAME.jpg, annotations/{training,validation}/NAME.png, and the
-# names of the classes in classes.txt. Values of a mask are classes from 0, and 255 where unlabelled. load_from takes the
-# released backbone and what of the head does not depend on the classes;
+# names of the classes in classes.txt. Values of a mask are classes from 0, and 255 where unlabelled. load_from takes
+# the released backbone and what of the head does not depend on the classes;
 # model.backbone.checkpoint_path=timm://efficientvit_b1.r224_in1k takes a classifier's backbone. The schedule is ours.
 _base_ = "efficientvit_seg_b1_ade20k.py"
 
