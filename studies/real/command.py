@@ -4,7 +4,7 @@ teacher     how exactly a real teacher was converted, and what its features tell
 linearise   its students, without labels
 fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
 attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
-cells       soft_pico fine-tuned on 2,000 photos of solar cells
+cells       pyramids fine-tuned on 2,000 photos of solar cells, with and without weights
 
 studies/real/data.py says what ROOT holds. Each run that ends is a file in studies/results/real, and a stopped command
 continues where it stopped. The pages that show them are written by python -m docs.generate.

@@ -29,8 +29,12 @@ GROUND, PATCH, STEPS, BATCH, RATE = 56, 4, 1200, 64, 2e-3
 VIT: dict[str, Any] = dict(img_size=GROUND, patch_size=PATCH, embed_dim=64, depth=4, num_heads=2, num_classes=10)
 ATTENTION_RUNS = tuple(f"{kind}_{seed}" for seed, kind in product(SEEDS, ATTENTIONS))
 
-BEGINNINGS = {"scratch": None, "shapes": "timm://soft_pico.shapes"}
-"""What fine-tuning begins with."""
+BEGINNINGS: dict[str, tuple[str, str | None]] = {
+    "scratch": ("soft_pico", None),
+    "shapes": ("soft_pico", "timm://soft_pico.shapes"),
+    "fashion": ("soft_plus_pico", "runs/fashion/soft_plus_pico_0/epoch_13.pth"),
+}
+"""The model that is fine-tuned, and its weights: of this package, or a file of ROOT that the part `fashion` writes."""
 CELL_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, BEGINNINGS))
 
 
@@ -107,9 +111,11 @@ def cell_folders(root: Path) -> Path:
 
 
 def finetune_cells(name: str, root: Path) -> dict[str, Any]:
-    """Fine-tune soft_pico on 1,970 photos of solar cells; return the accuracy on the others."""
+    """Fine-tune a pyramid on 1,970 photos of solar cells; return the accuracy on the others, in eight classes."""
     begin, _, seed = name.rpartition("_")
-    options: dict[str, Any] = {"data_root": str(cell_folders(root)), "model.model_name": "soft_pico", "image_size": 96}
-    options |= {"load_from": BEGINNINGS[begin], "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
+    model, weights = BEGINNINGS[begin]
+    weights = str(root / weights) if weights and "://" not in weights else weights
+    options: dict[str, Any] = {"data_root": str(cell_folders(root)), "model.model_name": model, "image_size": 96}
+    options |= {"load_from": weights, "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
     options |= {"train_dataloader.persistent_workers": False, "val_dataloader.persistent_workers": False}
     return _trained("finetune/soft_tiny_imagefolder.py", root / "runs" / "cells" / name, int(seed), options)

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 
 from soft_vit.engine.data.named import find_named_images
 from soft_vit.linearise import make_student
-from studies.real import runs, students
+from studies.real import runs, students, training
 from studies.real.command import main
 from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, unpack_fashion, write_photographs
 from studies.real.judge import SOURCES, Judge, read_defects
@@ -145,6 +146,42 @@ def test_defects_are_read_from_features() -> None:
     assert found["majority"] == chance["majority"] == pytest.approx(100 * (~defects[is_test]).mean())
     assert found["ridge"] > 95 > chance["ridge"]
     assert found["neighbours"] > 90 > chance["neighbours"]
+
+
+def test_items_lie_at_random_places_and_are_learned_by_every_type(root: Path, monkeypatch) -> None:
+    images = torch.full((3, 28, 28), 255, dtype=torch.uint8)
+    x = training.placed(images, np.random.default_rng(0))
+    assert x.shape == (3, 3, training.GROUND, training.GROUND)
+    # All of an item is there, and black elsewhere.
+    assert (x[:, 0] == 1).sum((1, 2)).tolist() == [28 * 28] * 3
+    assert (x[:, 0] == -1).sum((1, 2)).tolist() == [training.GROUND**2 - 28 * 28] * 3
+    assert len({tuple((of == 1).nonzero()[0].tolist()) for of in x[:, 0]}) == 3
+    monkeypatch.setattr(training, "STEPS", 2)
+    monkeypatch.setattr(training, "BATCH", 2)
+    first, again = (training.learn_places("hedgehog_1", root) for _ in range(2))
+    assert first["accuracy"] == again["accuracy"]
+    assert 0 <= first["accuracy"] <= 100
+
+
+def test_runs_by_a_config_continue_in_their_folder(root: Path, monkeypatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def record(config: Path, work_dir: Path, **arguments: Any) -> SimpleNamespace:
+        assert config.is_file()
+        given.append(arguments)
+        work_dir.mkdir(parents=True, exist_ok=True)
+        (work_dir / "epoch_1.pth").touch()
+        return SimpleNamespace(metrics={"accuracy/top1": 50.0})
+
+    monkeypatch.setattr(training, "train", record)
+    for measure, name in ((training.learn_fashion, "none_pyramid_pico_2"), (training.finetune_cells, "fashion_1")):
+        assert [measure(name, root)["metrics"]["accuracy/top1"] for _ in range(2)] == [50.0] * 2
+    assert [arguments["resume"] for arguments in given] == [None, "auto"] * 2
+    assert [arguments["options"]["randomness.seed"] for arguments in given] == [2, 2, 1, 1]
+    assert given[2]["options"]["load_from"].startswith(str(root))
+    folders = sorted(path.name for path in (root / "cells" / "train").iterdir())
+    assert folders == ["mono_0.00", "mono_0.67", "poly_0.33", "poly_1.00"]
+    assert len(list((root / "cells" / "val").rglob("*.png"))) == 12
 
 
 def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, capsys) -> None:
