@@ -18,6 +18,9 @@ test_pipeline = [
     dict(type="SegResize", scale=(512, 512), max_ratio=100, divisor=32, interpolation="bicubic"),
     dict(type="PackSegmentation"),
 ]
+train_dataloader = dict(dataset=dict(labels="ade20k"))
 val_dataloader = dict(dataset=dict(labels="ade20k", pipeline=test_pipeline))
 test_dataloader = val_dataloader
 auto_scale_lr = dict(base_batch_size=16)
+
+default_hooks = dict(checkpoint=dict(interval=16000))

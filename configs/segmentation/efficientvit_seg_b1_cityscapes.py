@@ -14,3 +14,5 @@ model = dict(
 )
 
 auto_scale_lr = dict(base_batch_size=8)
+
+default_hooks = dict(checkpoint=dict(interval=16000))

@@ -9,7 +9,7 @@ _base_ = "efficientvit_seg_b1_ade20k.py"
 num_classes = 2
 model = dict(num_classes=2)
 train_cfg = dict(max_iters=8000, val_interval=1000)
-train_dataloader = dict(batch_size=8, dataset=dict(reduce_zero_label=False))
+train_dataloader = dict(batch_size=8, dataset=dict(reduce_zero_label=False, labels=None))
 val_dataloader = dict(dataset=dict(reduce_zero_label=False, labels=None))
 test_dataloader = val_dataloader
 optim_wrapper = dict(optimizer=dict(lr=1e-4))

@@ -149,7 +149,7 @@ def _write_pictures(
         pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
     if isinstance(result, ClassMap):
         map_name = free_name(name.with_name(name.name + ".classes.png"), taken)
-        pictures["map"] = map_name, index_image(result.classes)
+        pictures["map"] = map_name, index_image(result.classes, result.names)
     for file, picture in pictures.values():
         stream = io.BytesIO()
         picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)
