@@ -125,8 +125,8 @@ def _entry(item: dict[str, Any]) -> Entry:
     values["metrics"] = tuple(Metric(**metric) for metric in values.get("metrics", ()))
     for name in ("cfg", "options"):
         # timm's configurations hold tuples, JSON holds lists.
-        given = values.get(name, {})
-        values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        items = values.get(name, {})
+        values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in items.items()}
     return Entry(**values)
 
 

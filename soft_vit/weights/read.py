@@ -186,8 +186,8 @@ def first_not_finite(content: Any, name: str = "") -> str | None:
         return name if content.is_floating_point() and not _is_finite(content) else None
     if not isinstance(content, Mapping):
         return None
-    found = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
-    return next(filter(None, found), None)
+    names = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
+    return next(filter(None, names), None)
 
 
 def _is_finite(x: Tensor) -> bool:

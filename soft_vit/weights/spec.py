@@ -93,16 +93,16 @@ class ModelSpec:
         return cls(cfg.architecture, options, usable(cfg.to_dict()))
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "ModelSpec":
+    def from_dict(cls, record: Mapping[str, Any]) -> "ModelSpec":
         """Return the record in plain values, without those that are not plain, or that timm cannot use."""
-        model, training = found.get("model"), _mapping(found.get("training"))
-        cfg = usable(_mapping(found.get("cfg")))
+        model, training = record.get("model"), _mapping(record.get("training"))
+        cfg = usable(_mapping(record.get("cfg")))
         if training.get("labels of an image") == "several":
             # Files of 0.4.
             cfg["notes"] = (MULTI_LABEL,)
         return cls(
             model if isinstance(model, str) else None,
-            {key: value for key, value in _mapping(found.get("options")).items() if is_plain_value(value)},
+            {key: value for key, value in _mapping(record.get("options")).items() if is_plain_value(value)},
             cfg,
             {key: value for key, value in training.items() if isinstance(value, str)},
         )
@@ -133,8 +133,9 @@ class ModelSpec:
 
         A file's rates of dropout are those of its training, and do not count.
         """
-        noted = {name: value for name, value in self.options.items() if not ("drop" in name and name.endswith("rate"))}
-        return {**(variant or {}), **noted, **caller}
+        is_rate = lambda name: "drop" in name and name.endswith("rate")  # noqa: E731  short
+        recorded = {name: value for name, value in self.options.items() if not is_rate(name)}
+        return {**(variant or {}), **recorded, **caller}
 
     def entries(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of timm's configuration of the model that is built with these arguments.

@@ -97,17 +97,17 @@ class CocoImages(ReadingDataset):
                 images = [image for image in images if image.trainable.any()]
             if not images:
                 raise ValueError(f"{self._annotations.path} must have an object to train on.")
-        found = [self._entry_of(image) for image in images]
+        entries = [self._entry_of(image) for image in images]
         # MMEngine serialises the list; these would only take memory in each worker.
         del self._annotations, self._entries
-        return found
+        return entries
 
     def number_like(self, classes: Sequence[str]) -> None:
         """Number the classes by their place in `classes`, which holds all of them."""
-        own = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
+        ids = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
         # Missing classes get unused numbers: classes without objects do not enter the mean.
-        free = itertools.count(max(own.values()) + 1)
-        numbers = tuple(own[name] if name in own else next(free) for name in classes)
+        free = itertools.count(max(ids.values()) + 1)
+        numbers = tuple(ids[name] if name in ids else next(free) for name in classes)
         self._metainfo.update(classes=tuple(classes), category_ids=numbers)
 
     def _entry_of(self, image: CocoImage) -> dict:

@@ -81,7 +81,7 @@ def _flops(network: nn.Module | None, img_size: Any) -> list[str]:
     height, width = to_2tuple(img_size)
     try:
         # The copy is not compiled, and neither draws nor changes anything.
-        found = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
+        complexity = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
     except Exception:
         return []
-    return [f"{found.macs / 1e9:.3g} GFLOPs at {height} x {width}"]
+    return [f"{complexity.macs / 1e9:.3g} GFLOPs at {height} x {width}"]

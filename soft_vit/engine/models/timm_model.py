@@ -47,9 +47,9 @@ def published_spec(name: str) -> ModelSpec:
         raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
     cfg = cfg or PretrainedCfg(architecture=name)
     entry = RECORDED_WEIGHTS.get(f"{name.partition('.')[0]}.{cfg.tag}")
-    told: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
-    told |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
-    return ModelSpec.of_cfg(cfg, {**told, **(entry.options if entry else {})})
+    published: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
+    published |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
+    return ModelSpec.of_cfg(cfg, {**published, **(entry.options if entry else {})})
 
 
 def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:

@@ -19,8 +19,8 @@ EarlyStoppingHook.kept = ("wait_count", "best_score")
 
 def run_seed(runner: Runner) -> int:
     """Return the seed that all ranks of a run share; a resumed run without a seed uses its checkpoint's."""
-    own = runner._randomness_cfg.get("diff_rank_seed", False)
-    return runner.seed - runner.rank if own else runner.seed
+    differs = runner._randomness_cfg.get("diff_rank_seed", False)
+    return runner.seed - runner.rank if differs else runner.seed
 
 
 class SeededDataset:
@@ -124,11 +124,11 @@ class BatchPositionHook(Hook):
         before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
-        both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
+        difference = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
-            raise ValueError(f"The checkpoint {both}; resume with the same data and batch, or use load_from.")
-        runner.logger.warning(f"The checkpoint {both}: samples are the same, random numbers of steps differ.")
+            raise ValueError(f"The checkpoint {difference}; resume with the same data and batch, or use load_from.")
+        runner.logger.warning(f"The checkpoint {difference}: samples are the same, random numbers of steps differ.")
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
