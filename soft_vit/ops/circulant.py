@@ -57,7 +57,7 @@ def correlate_by_products(a: Tensor, b: Tensor) -> Tensor:
 
     (a_real, a_imag), (b_real, b_imag) = transform(a), transform(b)
     product = torch.cat([a_real * b_real + a_imag * b_imag, a_real * b_imag - a_imag * b_real], dim=1)
-    x = (rows.mT @ product).unflatten(2, (M, C)).unflatten(1, (Y, 2)).flatten(2, 3)
+    x = (rows.mT @ product).unflatten(2, (-1, C)).unflatten(1, (Y, 2)).flatten(2, 3)
     # Frequencies that are left out are conjugates of the others, except of the first and of an even side's last one.
     j = torch.arange(M, device=a.device)
     count = 2 - ((j == 0) | (2 * j == X)).to(a.dtype)
