@@ -8,7 +8,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "landmarks, low rank": ("linformer", "nystrom", "agent", "vq", "spatial_reduction"),
     "kernel features": ("linear", "hedgehog", "cosformer", "focused", "inline", "polaformer", "efficient", "performer"),
     "other forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt", "ttt_glu", "vssd", "wfm", "circulant"),
-    "recurrences": ("gla", "rwkv", "rwkv6", "mlstm"),
+    "recurrences": ("gla", "rwkv", "rwkv6", "mlstm", "ssm"),
     "some tokens only": SOME_TOKENS,
 }
 """All attentions except softmax, which every panel shows, and `none`, which does not mix tokens."""

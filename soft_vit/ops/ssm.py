@@ -32,25 +32,25 @@ DEPTH = 3
 
 
 def selective_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-    """Return y `[2, X, N, D]` from the first token to the last and back, in time and memory linear in N.
+    """Return the sum of y `[X, N, D]` from the first token to the last and back, in time and memory linear in N.
 
     u: `[X, N, D]`; delta, at least 0: `[2, X, N, D]`; A, at most 0, of a shape that broadcasts to it; B and C:
-    `[2, X, N, 1]`. A token with delta = 0 changes no other one. All are at least fp32.
+    `[2, X, N, 1]`; of both directions. A token with delta = 0 changes no other one. All are at least fp32.
     """
     with full_precision(u):
-        update, log_decay = delta * B * u, delta * A
-        return scan(log_decay, update) * C
+        ahead, back = scan(delta * A, delta * B * u)
+        return torch.addcmul(C[0] * ahead, C[1], back)
 
 
 def selective_scan_by_tokens(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
     """Return what `selective_scan` does, token by token: the definition."""
-    A, y = A.expand_as(delta), torch.empty_like(delta)
+    A, y = A.expand_as(delta), torch.zeros_like(u)
     for direction, order in enumerate((range(u.shape[1]), reversed(range(u.shape[1])))):
         h = torch.zeros_like(u[:, 0])
         for t in order:
             d, a, b, c = (x[direction, :, t] for x in (delta, A, B, C))
             h = torch.exp(d * a) * h + d * b * u[:, t]
-            y[direction, :, t] = c * h
+            y[:, t] += c * h
     return y
 
 
@@ -67,9 +67,9 @@ def scan(log_decay: Tensor, update: Tensor, depth: int = DEPTH) -> Tensor:
     whole = not exporting and N <= FEW
     size = N if whole else CHUNK
     log_decay, update = (padded_parts(x.flatten(0, 1), size).unflatten(0, (2, -1)) for x in (log_decay, update))
-    decay, before = log_decay.exp(), None
+    decay, before = log_decay.exp(), torch.zeros_like(update[:, :, :, 0])
     if not whole:
-        left = torch.stack([states[-1] for states in _steps(decay, update, None, torch.addcmul, keep=False)])
+        left = torch.stack([states[-1] for states in _steps(decay, update, before, torch.addcmul, keep=False)])
         ahead, back = scan(log_decay.sum(3), left, depth - 1)
         before = torch.stack([F.pad(ahead, (0, 0, 1, -1)), F.pad(back, (0, 0, -1, 1))])
     in_place = is_eager(update) and not torch.is_grad_enabled()
@@ -84,19 +84,18 @@ def _turned(x: Tensor) -> Tensor:
 
 
 def _steps(
-    decay: Tensor, update: Tensor, before: Tensor | None, step: Callable[..., Tensor], keep: bool
+    decay: Tensor, update: Tensor, before: Tensor, step: Callable[..., Tensor], keep: bool
 ) -> list[list[Tensor]]:
     """Return the states `[X, n, D]` of chunks `[2, X, n, L, D]` after each token, in the order of both directions.
 
-    before: states before the chunks `[2, X, n, D]`, zero by default. step: addcmul. keep: return all, not the last.
+    before: states before the chunks, `[2, X, n, D]`. step: addcmul. keep: return all, not the last.
     """
     found = []
-    for direction in range(2):
+    for direction, h in enumerate(before):
         pairs = list(zip(update[direction].unbind(2), decay[direction].unbind(2), strict=True))
         states: list[Tensor] = []
-        h = None if before is None else before[direction]
         for b, a in pairs[::-1] if direction else pairs:
-            h = b if h is None else step(b, a, h)
+            h = step(b, a, h)
             states = [*states, h] if keep else [h]
         found.append(states)
     return found

@@ -40,6 +40,7 @@ from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention, Sof
 from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttention
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
+from soft_vit.layers.attention.ssm import SSMAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.ttt_glu import TTTGLUAttention
@@ -92,6 +93,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "rwkv6": RWKV6Attention,
     "mlstm": MLSTMAttention,
     "circulant": CirculantAttention,
+    "ssm": SSMAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""
