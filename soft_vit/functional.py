@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from soft_vit.layers.attention import ATTENTIONS, name_hint
+from soft_vit.ops.circulant import circulant_attention
 from soft_vit.ops.cosformer import cosformer_attention
 from soft_vit.ops.efficient import efficient_attention
 from soft_vit.ops.focused import focused_attention
@@ -51,6 +52,7 @@ OPERATORS: dict[str, Operator] = {
     "inline": Operator(inline_attention, "products"),
     "sima": Operator(sima_attention, None, attend_in_chunks),
     "cosformer": Operator(cosformer_attention, None, attend_in_chunks),
+    "circulant": Operator(circulant_attention, None, attend_in_turn),
     "nystrom": Operator(nystrom_attention, "products", None, ("sr_ratio", "max_landmarks", "inverse", "iters")),
     "skyformer": Operator(skyformer_attention, "distances", None, ("sr_ratio", "max_landmarks", "ridge")),
     "soft": Operator(averaged_soft_attention, "distances", None, SOFT),

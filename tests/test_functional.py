@@ -48,12 +48,14 @@ def test_equals_the_module_between_its_projections(kind, options, masked):
     q, k, v = (split_heads(projected(attn, x, part), attn.num_heads) for part in parts)
     if attn.traits.key_is_query:
         k = q
-    if kind == "hydra":
+    if kind in ("hydra", "circulant"):
         q, k, v = (part.mT.unflatten(1, (HEADS, -1))[..., 0, :].mT for part in (q, k, v))
     if kind == "performer":
         options = {**options, "projection": attn.projection}
     y = soft_vit.attention(q, q if k is q else k, v, kind, key_padding_mask=mask, **options)
     expected = attn(x, (19,), key_padding_mask=mask)
+    if kind == "circulant":
+        y = y * split_heads(F.silu(attn.gate(x)), HEADS)
     found = attn.proj(merge_heads(y))
     counts = slice(None) if mask is None else mask
     assert relative_error(found[counts], expected[counts]) < 1e-12
@@ -146,7 +148,7 @@ def test_soft_gathers_values_by_the_kernel_of_other_keys():
 @pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
 def test_scale(kind):
     q, k, v = qkv(*[(2, 3, 9, 4)] * 3)
-    if kind in ("linear", "focused", "efficient", "hydra", "sima", "cosformer"):
+    if kind in ("linear", "focused", "efficient", "hydra", "circulant", "sima", "cosformer"):
         with pytest.raises(ValueError, match="scale"):
             soft_vit.attention(q, k, v, kind, scale=0.5)
         return

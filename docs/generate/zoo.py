@@ -10,7 +10,7 @@ from benchmarks.timer import Spread
 from docs.generate.papers import collection_of
 from docs.generate.scatter import rate_cell
 from soft_vit.text_tables import markdown_table
-from soft_vit.weights import ENTRIES, Entry
+from soft_vit.weights import RECORDED_WEIGHTS, Entry
 from studies.calls import calls_of
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
@@ -19,7 +19,7 @@ COUNTED = ("model", "img_size", "params", "macs", "softmax")
 
 def counted_name(entry: Entry) -> str:
     """Return the name of an entry's row in zoo.csv: the model's, or its own if it has other arguments."""
-    first = next(other for other in ENTRIES.values() if other.model == entry.model)
+    first = next(other for other in RECORDED_WEIGHTS.values() if other.model == entry.model)
     return entry.model if (entry.options, entry.cfg) == (first.options, first.cfg) else entry.name
 
 

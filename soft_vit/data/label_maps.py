@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image
 
-from soft_vit.data.archives import Entry, FolderStorage
+from soft_vit.data.archives import FolderStorage, StoredFile
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
@@ -64,11 +64,11 @@ class LabelMaps:
     images: FolderStorage
     maps: FolderStorage
     classes: list[str]
-    pairs: list[tuple[Entry, Entry]]
+    pairs: list[tuple[StoredFile, StoredFile]]
     reduce_zero_label: bool = False
     values: tuple[int, ...] = ()
 
-    def load(self, pair: tuple[Entry, Entry], **options: Any) -> tuple[Image.Image, np.ndarray]:
+    def load(self, pair: tuple[StoredFile, StoredFile], **options: Any) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage.
 
         options: of `decode_image`.
@@ -78,12 +78,12 @@ class LabelMaps:
         check_size(pair[1], labels, image)
         return image, labels
 
-    def load_image(self, entry: Entry, **options: Any) -> Image.Image:
+    def load_image(self, entry: StoredFile, **options: Any) -> Image.Image:
         """Return an image in RGB. Raises BadImage. options: of `decode_image`."""
         with named(entry):
             return decode_image(self.images.read(entry), **options)
 
-    def load_labels(self, entry: Entry) -> np.ndarray:
+    def load_labels(self, entry: StoredFile) -> np.ndarray:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
             values = decode_label_map(self.maps.read(entry))
@@ -117,7 +117,7 @@ class LabelMaps:
         return [sentence] if 0 in seen and last not in seen else []
 
 
-def check_size(entry: Entry, labels: np.ndarray, image: Image.Image) -> None:
+def check_size(entry: StoredFile, labels: np.ndarray, image: Image.Image) -> None:
     """Raise BadImage if a label map `[H, W]` has another size than its image."""
     if image.size != labels.shape[::-1]:
         sizes = "{1} x {0}, got {2} x {3}".format(*image.size, *labels.shape)
@@ -164,7 +164,7 @@ def find_label_maps(
         folders, end, map_end = ("leftImg8bit", "gtFine"), "_leftImg8bit", "_gtFine_labelIds.png"
     images, maps = (FolderStorage(root / kind / split) for kind in folders)
     pairs = [
-        (entry, Entry(str(Path(entry.name).with_suffix("")).removesuffix(end) + map_end))
+        (entry, StoredFile(str(Path(entry.name).with_suffix("")).removesuffix(end) + map_end))
         for entry in images.entries()
         if is_image(entry.name)
     ]

@@ -71,8 +71,8 @@ class TimmFeatures(nn.Module):
                 self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
                 self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-            given = {"out_indices": out_indices, **kwargs}
-            raise ValueError(f"{model_name!r} must make feature maps with {given}: {one_line(error)}.") from error
+            options = {"out_indices": out_indices, **kwargs}
+            raise ValueError(f"{model_name!r} must make feature maps with {options}: {one_line(error)}.") from error
         self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
@@ -108,8 +108,8 @@ class TimmFeatures(nn.Module):
         whole = timm.create_model(self.model_name, num_classes=0, device="meta", **self._kwargs)
         fitted, report = fit(weights, whole, "drop")
         flat = {flat_name(name): value for name, value in fitted.items()}
-        own = {name: flat[flat_name(name)] for name in self.body.state_dict()}
-        load_into(self.body, NotedWeights(own, ModelSpec()))
+        fitting = {name: flat[flat_name(name)] for name in self.body.state_dict()}
+        load_into(self.body, NotedWeights(fitting, ModelSpec()))
         for sentence in report.changes:
             print_log(f"Weights of {self.source or self.model_name}: {sentence}", "current")
 
@@ -137,7 +137,7 @@ def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[
     with torch.device("meta"):
         info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
     reductions = info.reduction()
-    found = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
-    if not found:
+    indices = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
+    if not indices:
         raise ValueError(f"a stride must be at least {stride}, got {', '.join(map(str, reductions))}")
-    return found
+    return indices

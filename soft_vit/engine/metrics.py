@@ -74,8 +74,8 @@ class ClassificationMetric(BaseMetric):
     def evaluate(self, size: int) -> dict[str, float]:
         """Return the metrics over all processes; size: number of images in the data set."""
         rank, world_size = get_dist_info()
-        own = len(range(rank, size, world_size))
-        rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:own]
+        count = len(range(rank, size, world_size))
+        rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:count]
         self.results.clear()
         sums = torch.cat([torch.tensor([len(rows)]), rows[:, 2:].sum(0)])
         all_reduce(sums)

@@ -15,14 +15,15 @@ from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from soft_vit.engine.config import class_of, resolve
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import TimmDataset
+from soft_vit.engine.entries import class_of
 from soft_vit.engine.machine import start_processes
-from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.restart import note_launchers
-from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
+from soft_vit.resume.lock import only_run_in
+from soft_vit.resume.stop import listening
 
 _runs_in_this_process = itertools.count()
 # Patterns of the beginnings of MMEngine's records that describe the machine, the config, the hooks and each parameter,
@@ -93,7 +94,7 @@ def train(
 
     Raises ValueError or FileNotFoundError for arguments that do not fit.
     """
-    said: list[str] = []
+    messages: list[str] = []
     cfg = resolve(
         config,
         options,
@@ -103,20 +104,21 @@ def train(
         auto_scale_lr=auto_scale_lr,
         validate=validate,
         launcher=launcher,
-        say=said.append,
+        notify=messages.append,
     )
     dataset = cfg.train_dataloader.dataset
     kind = class_of(dataset, DATASETS) or object
     if issubclass(kind, ReadingDataset) and kind is not TimmDataset:
         # Before the runner creates files and logs its config. A data set of timm may still be downloaded.
         require_data_root(dataset.get("data_root"))
-    with traceback_in_log(), listening(stop_signals):
+    start_processes(cfg)
+    lock = only_run_in(cfg.work_dir) if is_main_process() else nullcontext()
+    with lock, traceback_in_log(), listening(stop_signals):
         runner = build_runner(cfg)
-        for sentence in said:
-            runner.logger.info(sentence)
-        with only_run_in(runner.work_dir) if is_main_process() else nullcontext():
-            note_launchers(runner.work_dir)
-            runner.train()
+        for message in messages:
+            runner.logger.info(message)
+        note_launchers(runner.work_dir)
+        runner.train()
     return _result(runner)
 
 

@@ -205,7 +205,7 @@ class EfficientViT(base.StagedModel):
 
     stages_name = "stages"
     stem_pattern = r"^stem\."
-    finish_names: ClassVar[tuple[str, ...]] = ("neck",)
+    final_names: ClassVar[tuple[str, ...]] = ("neck",)
     global_pools = ("",)
     # The released name of the whole, and whether the neck is part of the head and goes with the classes.
     prefix: ClassVar[str] = ""
@@ -270,7 +270,7 @@ class EfficientViT(base.StagedModel):
     def feature(self, index: int, x: Any, norm: bool, output_fmt: str) -> Tensor:
         return super().feature(index, x[-1], False, output_fmt)
 
-    def finish(self, x: Any, norm: bool = True) -> Tensor:
+    def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
         return self.neck(x[1:]) if norm and isinstance(self.neck, MapFusion) else x[-1]
 
 
@@ -307,7 +307,7 @@ class EfficientViTSeg(EfficientViT):
 class EfficientViTSAM(EfficientViT):
     """The embedding `[B, 256, 64, 64]` of images of any size for SAM's mask decoder; arguments of `EfficientViT`."""
 
-    finish_names = ("neck", "out", "norm")
+    final_names = ("neck", "out", "norm")
     prefix = "image_encoder."
     neck_of_head = False
 
@@ -317,8 +317,8 @@ class EfficientViTSAM(EfficientViT):
         self.out = Conv(dim, dim, bias=True, act=False, device=device, dtype=dtype)
         self.norm = LayerNorm2d(dim, eps=1e-6, device=device, dtype=dtype)
 
-    def finish(self, x: Any, norm: bool = True) -> Tensor:
-        return self.norm(self.out(super().finish(x, norm)))
+    def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
+        return self.norm(self.out(super().forward_norm(x, norm)))
 
 
 def make_adapter(prefix: str, large: bool, has_out: bool) -> Adapter:

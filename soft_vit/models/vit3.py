@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 from timm.layers import DropPath, LayerNorm2d, register_notrace_module
 from torch import Tensor, nn
 
-from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
+from soft_vit.layers import Attention, ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
-from soft_vit.layers.embed import channels_last, conv_shortcut
+from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
+from soft_vit.layers.plain import ShortcutConv
 from soft_vit.models.base import (
     SingleBlock,
     StagedModel,
@@ -90,17 +91,20 @@ class ViTTTBlock(SingleBlock):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
-        self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
-        self.attn = TTTAttention(dim, num_heads, rope=conv, proj_drop=proj_drop, **dd)
+        self.attn = self.make_attention(dim, num_heads, proj_drop=proj_drop, **dd)
         self.drop_path1 = DropPath(drop_path)
         self.norm2 = nn.LayerNorm(dim, eps=eps, **dd)
         self.mlp = (ConvMlp if conv else Mlp)(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = DropPath(drop_path)
 
+    def make_attention(self, dim: int, num_heads: int, **options: Any) -> Attention:
+        return TTTAttention(dim, num_heads, rope=self.conv, **options)
+
     def apply_layers(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(conv_shortcut(x, self.cpe))
+        x = map_to_tokens(self.cpe(x))
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
         hidden = self.norm2(x)
         hidden = self.mlp(hidden, feat_size) if self.conv else self.mlp(hidden)
@@ -115,6 +119,8 @@ class ViTTT(StagedModel):
     """
 
     stages_name: ClassVar[str] = "blocks"
+    embed_class: ClassVar[type[PatchEmbed]] = PatchEmbed
+    block_class: ClassVar[type[ViTTTBlock]] = ViTTTBlock
 
     def __init__(
         self,
@@ -131,10 +137,10 @@ class ViTTT(StagedModel):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
-        self.patch_embed = PatchEmbed(self.in_chans, embed_dim, patch_size, **dd)
+        self.patch_embed = self.embed_class(self.in_chans, embed_dim, patch_size, **dd)
         (rates,) = drop_path_rates(drop_path_rate, [depth])
         common: dict[str, Any] = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, conv=False, eps=1e-6, **dd)
-        self.blocks = nn.ModuleList(ViTTTBlock(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
+        self.blocks = nn.ModuleList(self.block_class(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
 

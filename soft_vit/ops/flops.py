@@ -1,6 +1,6 @@
 """FLOP formulas of operations that torch's counter lacks; a multiply-add counts as two, as in torch."""
 
-from math import prod
+from math import log2, prod
 from typing import Any
 
 import torch
@@ -26,9 +26,17 @@ def _fused_attention_flop(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = N
     return sdpa_flop_count(q, k, v)
 
 
+def _real_fft_flop(x: Any, dims: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Count transforms of N real numbers, or back: 5 N log2(N) / 4 multiply-adds each."""
+    real = max(x, out_shape, key=prod)
+    return int(2.5 * prod(real) * log2(prod(real[dim] for dim in dims)))
+
+
 EXTRA_FLOPS = {
     # torch 2.11 does not count the CPU's fused kernel.
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flop,
+    torch.ops.aten._fft_r2c: _real_fft_flop,
+    torch.ops.aten._fft_c2r: _real_fft_flop,
     torch.ops.aten.linalg_cholesky_ex: _cholesky_flop,
     torch.ops.aten.cholesky_solve: _cholesky_solve_flop,
     torch.ops.aten.linalg_solve_triangular: _triangular_solve_flop,

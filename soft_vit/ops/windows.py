@@ -154,5 +154,5 @@ def local_attention(
     tokens see them. fused: see `dot_product_attention`. Tiles of the map are computed with their neighbours, so a query
     has at most `(8 + kernel_size - 1)^2` keys.
     """
-    attend = partial(window_attention, feat_size=layout.feat_size, reach=kernel_size // 2)
+    attend = partial(window_attention, feat_size=layout.grid_size, reach=kernel_size // 2)
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)

@@ -18,8 +18,9 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED, label_set
-from soft_vit.engine.config import resolve, type_name
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_view, shown_datasets, view_of_config
+from soft_vit.engine.entries import type_name
 from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.engine.models.timm_model import create_timm_model, timm_network

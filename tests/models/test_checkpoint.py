@@ -28,7 +28,7 @@ import soft_vit
 from soft_vit.data.demo.drawing import CLASSES
 from soft_vit.data.demo.shapes import ShapeImages
 from soft_vit.models import load_weights
-from soft_vit.weights import ENTRIES, Entry, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS, Entry, WeightsError
 from soft_vit.weights.files import INDEX_FILE
 from soft_vit.weights.load import fit
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
@@ -406,7 +406,7 @@ class TestOrder:
 
     @staticmethod
     def record(monkeypatch, *sources: str, file: str = "pico.safetensors", **kwargs) -> None:
-        monkeypatch.setitem(ENTRIES, "soft_pico.shapes", Entry("soft_pico", "shapes", file, sources, **kwargs))
+        monkeypatch.setitem(RECORDED_WEIGHTS, "soft_pico.shapes", Entry("soft_pico", "shapes", file, sources, **kwargs))
 
     @staticmethod
     def put(folder: Path, mark: float) -> None:
@@ -474,7 +474,7 @@ class TestOrder:
 
 class TestReleased:
     def test_offline_all_say_where_the_file_is_and_belongs(self, offline, folders):
-        for entry in (entry for entry in ENTRIES.values() if entry.sources):
+        for entry in (entry for entry in RECORDED_WEIGHTS.values() if entry.sources):
             with pytest.raises(WeightsError, match=r"^.*out of reach.*$") as refused:
                 timm.create_model(entry.name, pretrained=True)
             path = folders["named"] / entry.file

@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from soft_vit.data.archives import Entry
+from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
@@ -87,5 +87,5 @@ class LabelMapTree(ReadingDataset):
         )
 
 
-def _entries(info: dict) -> tuple[Entry, Entry]:
-    return tuple(Entry(*file) for file in info["files"])
+def _entries(info: dict) -> tuple[StoredFile, StoredFile]:
+    return tuple(StoredFile(*file) for file in info["files"])

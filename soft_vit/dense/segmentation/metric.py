@@ -56,8 +56,8 @@ class SegmentationMetric(BaseMetric):
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
         """Return the metrics of pixels by true and predicted class, int64 `[C, C]`."""
         iou, acc, overall = scores_of(results)
-        found = {"mIoU": iou.nanmean(), "mAcc": acc.nanmean(), "aAcc": overall}
-        return {name: 100 * value.item() for name, value in found.items()}
+        means = {"mIoU": iou.nanmean(), "mAcc": acc.nanmean(), "aAcc": overall}
+        return {name: 100 * value.item() for name, value in means.items()}
 
 
 def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:

@@ -65,9 +65,9 @@ class TimmSegmentor(BaseModel):
         make_decoder = DECODERS[check_choice("decoder.kind", decoder.pop("kind"), tuple(DECODERS))]
         # UPerNet normalises the maps itself.
         self.backbone = TimmFeatures(**{"out_norm": not make_decoder.normalises, **backbone})
-        needed, found = make_decoder.strides, tuple(self.backbone.reductions)
-        if needed not in (None, found):
-            raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {found}.")
+        needed, strides = make_decoder.strides, tuple(self.backbone.reductions)
+        if needed not in (None, strides):
+            raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {strides}.")
         self.decoder = make_decoder(self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None
@@ -75,7 +75,7 @@ class TimmSegmentor(BaseModel):
             options = dict(auxiliary)
             self.auxiliary_index = options.pop("index", 2)
             self.auxiliary_weight = options.pop("loss_weight", 0.4)
-            check_choice("auxiliary.index", self.auxiliary_index, tuple(range(len(found))))
+            check_choice("auxiliary.index", self.auxiliary_index, tuple(range(len(strides))))
             self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
         if class_weight is not None and len(class_weight) != num_classes:
             raise ValueError(f"class_weight must have num_classes={num_classes} values, got {len(class_weight)}.")

@@ -1,7 +1,7 @@
 """Transforms of an image together with its label map.
 
 `img` is a uint8 tensor `[3, H, W]`, `gt_seg_map` a uint8 tensor `[H, W]`. Random numbers come from torch's global
-generator, which a run seeds for each sample (`soft_vit.engine.resume.position`). The recipe and its values are those of
+generator, which a run seeds for each sample (`soft_vit.resume.position`). The recipe and its values are those of
 mmseg's ADE20K configs.
 """
 

@@ -88,8 +88,8 @@ class SafeCheckpointHook(CheckpointHook):
     def _kept(self, newest: float = math.inf) -> list[int]:
         """Return the numbers of this hook's existing checkpoints, up to `newest`, sorted."""
         name = re.compile(re.escape(self.filename_tmpl).replace(r"\{\}", r"(\d+)"))
-        found = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
-        return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
+        matches = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
+        return sorted(int(match[1]) for match in matches if match and int(match[1]) <= newest)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):

@@ -22,12 +22,12 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     owner: of the expected classes, as in "the training data". Raises ValueError for a class that `expected`
     lacks, and for a data set in another order without the method `number_like`.
     """
-    own, expected = (
+    names_of_data, expected = (
         list(map(str, names)) for names in (getattr(dataset, "metainfo", {}).get("classes") or (), expected)
     )
-    if not own or own == expected:
+    if not names_of_data or names_of_data == expected:
         return
-    strange = [name for name in own if name not in expected]
+    strange = [name for name in names_of_data if name not in expected]
     twice = len(set(expected)) < len(expected)
     if not strange and not twice and hasattr(dataset, "number_like"):
         dataset.number_like(expected)

@@ -55,8 +55,8 @@ class WeightsHook(Hook):
             fit(unwrap_state_dict(checkpoint, source), target, "strict")
             classes = trained_classes(runner)
             if classes and spec.label_names and classes != spec.label_names:
-                trained, given = (", ".join(names[:10]) for names in (spec.label_names, classes))
-                raise ValueError(f"The classes must be {trained}, got {given}.")
+                trained, present = (", ".join(names[:10]) for names in (spec.label_names, classes))
+                raise ValueError(f"The classes must be {trained}, got {present}.")
             return
         begins = isinstance(runner._train_loop, BaseLoop)
         if not begins and self.ema is not None:
@@ -78,10 +78,10 @@ class WeightsHook(Hook):
         network = getattr(classifier, "model", classifier)
         if self.img_size is not None:
             fit_image_size(network, self.img_size)
-        own = getattr(network, "num_classes", None)
+        outputs = getattr(network, "num_classes", None)
         names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
-        if own and names and own < len(names):
-            raise ValueError(f"The test images must be of the {own} classes of the model, got {len(names)}.")
+        if outputs and names and outputs < len(names):
+            raise ValueError(f"The test images must be of the {outputs} classes of the model, got {len(names)}.")
 
 
 def changed_options(spec: ModelSpec, model: nn.Module) -> dict[str, tuple[Any, Any]]:
@@ -89,9 +89,11 @@ def changed_options(spec: ModelSpec, model: nn.Module) -> dict[str, tuple[Any, A
 
     Options that the weights fix or a test may choose do not count.
     """
-    own = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
-    noted = {name: value for name, value in spec.arguments({}).items() if name in own and name not in _OF_THE_TEST}
-    pairs = {name: (value, own[name]) for name, value in sorted(noted.items())}
+    current = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
+    recorded = {
+        name: value for name, value in spec.arguments({}).items() if name in current and name not in _OF_THE_TEST
+    }
+    pairs = {name: (value, current[name]) for name, value in sorted(recorded.items())}
     return {name: pair for name, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
@@ -102,8 +104,8 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
     """
     height, width = to_2tuple(img_size)
     weight = next(network.parameters())
-    channels, *own = get_model_input_config(network)["input_size"]
-    if own == [height, width]:
+    channels, *size = get_model_input_config(network)["input_size"]
+    if size == [height, width]:
         return
     try:
         if hasattr(network, "set_input_size"):

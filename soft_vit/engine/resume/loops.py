@@ -14,7 +14,8 @@ from mmengine.registry import DATA_SAMPLERS, LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
+from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed
+from soft_vit.resume.position import seed_step
 
 
 def _with_positions(dataloader: dict) -> dict:

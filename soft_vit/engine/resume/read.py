@@ -116,16 +116,16 @@ def find_newest_checkpoint(work_dir: str | Path, since: float = 0.0) -> Path | N
     """
     folder = Path(work_dir)
     note = folder / "last_checkpoint"
-    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
-    if noted is not None:
-        if noted.is_file() and not _numbered(folder, since):
-            folder = noted.parent
-        noted = folder / noted.name
-    if noted is not None and _is_written(noted, since) and _iteration_of(noted) is not None:
-        return noted
-    others = [path for path in _numbered(folder, since) if path != noted]
-    found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
-    return max(found)[1] if found else None
+    newest = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
+    if newest is not None:
+        if newest.is_file() and not _numbered(folder, since):
+            folder = newest.parent
+        newest = folder / newest.name
+    if newest is not None and _is_written(newest, since) and _iteration_of(newest) is not None:
+        return newest
+    others = [path for path in _numbered(folder, since) if path != newest]
+    intact = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
+    return max(intact)[1] if intact else None
 
 
 def _numbered(folder: Path, since: float) -> list[Path]:

@@ -23,15 +23,8 @@ from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
 from soft_vit.engine.resume.loops import ExactEpochLoop
-from soft_vit.engine.resume.position import (
-    BatchPositionHook,
-    PositionSampler,
-    SeededDataset,
-    run_seed,
-    seed_sample,
-    seed_step,
-    seed_worker,
-)
+from soft_vit.engine.resume.position import BatchPositionHook, PositionSampler, SeededDataset, run_seed
+from soft_vit.resume.position import seed_sample, seed_step, seed_worker
 
 # Randomness and samples follow from the position in a run.
 
@@ -216,7 +209,7 @@ def by_iteration(tmp_path) -> Path:
     bases = [str(CONFIGS / "_base_" / name) for name in ("default_runtime.py", "shapes.py")]
     path.write_text(
         f"_base_ = {bases}\n"
-        "model = dict(type='TimmProgressClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
+        "model = dict(type='TimmTrainClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
         "train_cfg = dict(by_epoch=False, max_iters=8, val_interval=5)\n"
         "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
         "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"

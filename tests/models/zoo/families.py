@@ -136,6 +136,23 @@ def vil_factor(name: str) -> float:
     return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
 
 
+def ca_deit_factor(name: str) -> float:
+    return {".cpe.weight": 0.25, ".qkv.weight": 1.5}.get(name[name.rfind(".", 0, name.rfind(".")) :], 1.0)
+
+
+def vmamba_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    if name.endswith(("x_proj_weight", "dt_projs_weight")):
+        return z / np.sqrt(z.shape[2])
+    return 1.5 * z - 3 if name.endswith("dt_projs_bias") else None
+
+
+def vmamba_factor(name: str) -> float:
+    factors = {"dt_projs_weight": 2.0, "Ds": 0.25, "patch_embed.7.weight": 0.125, "downsample.3.weight": 0.125}
+    factors |= dict.fromkeys(("patch_embed.0.weight", "patch_embed.5.weight", "downsample.1.weight"), 1 / 32)
+    factors |= {"out_proj.weight": 0.25, "fc2.weight": 0.25}
+    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+
+
 def efficientvit_factor(name: str) -> float:
     factors = {".running_var": 2**-10, ".qkv.conv.weight": 2**-10, ".proj.conv.weight": 2**10}
     factors["neck.output_ops.0.op_list.0.conv.weight"] = 2**-8
@@ -232,6 +249,13 @@ FAMILIES: dict[str, Family] = {
         factor=vig_factor,
         unbiased=True,
     ),
+    "vmamba": Family(
+        models=sizes("vmamba", "tiny_s1l8", "tiny_s2l5", "small_s2l15", "small_s1l20", "base_s2l15", "base_s1l20"),
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), ssm_ratio=2),
+        draw=vmamba_draw,
+        factor=vmamba_factor,
+        unbiased=True,
+    ),
     "vrwkv": Family(
         models=("vrwkv_tiny", "vrwkv_small", "vrwkv_base", "vrwkv_large"),
         small=dict(embed_dim=24, depth=3),
@@ -261,6 +285,13 @@ FAMILIES: dict[str, Family] = {
         draw=vil_draw,
         factor=vil_factor,
         unbiased=True,
+    ),
+    "ca_deit": Family(
+        models=sizes("ca_deit", "tiny", "small", "base"),
+        small=dict(embed_dim=24, depth=3),
+        factor=ca_deit_factor,
+        unbiased=True,
+        side=int.__floordiv__,
     ),
     "efficientvit_seg": Family(
         models=sizes("efficientvit_seg", *(f"{size}_cityscapes" for size in ("b0", "b1", "b2", "b3"))),

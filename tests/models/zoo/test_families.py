@@ -102,6 +102,7 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
         ("vil2_tiny", "vil_tiny", {}),
         ("vil_tiny", "vil2_tiny", {}),
         ("vrwkv_tiny", "vrwkv6_tiny", {}),
+        ("vmamba_tiny_s1l8", "vmamba_tiny_s2l5", {}),
         ("efficientvit_seg_b1_ade20k", "efficientvit_seg_b2_ade20k", {}),
         ("efficientvit_seg_b1_ade20k", "efficientvit_seg_l1_ade20k", {"features_only": True}),
         ("efficientvit_sam_l0", "efficientvit_sam_l1", {}),

@@ -33,8 +33,9 @@ def test_outputs(file: GoldenFile, tmp_path) -> None:
         logits = logits.flatten()[:: int(golden["step"])]
     assert relative_error(logits, golden.get("logits", golden.get("embedding"))) < tolerance
     features = {f"stage{i}": stage for i, stage in enumerate(stages, 1)}
-    # Files count blocks from 0 or from 1.
-    first = int("block0_head" not in golden)
-    features |= {f"block{i}": stage.flatten(2).mT.contiguous() for i, stage in enumerate(stages, first)}
+    if stages[0].shape == stages[-1].shape:
+        # Files count blocks from 0 or from 1.
+        first = int("block0_head" not in golden)
+        features |= {f"block{i}": stage.flatten(2).mT.contiguous() for i, stage in enumerate(stages, first)}
     features["tokens"] = final.flatten(2).mT.contiguous() if final.ndim == 4 else final
     check_features(golden, features, tolerance, FAMILIES[family].unbiased)

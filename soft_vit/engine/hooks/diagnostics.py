@@ -25,8 +25,8 @@ MEASURED_IMAGES = 4
 MIN_MIX = 0.05
 
 
-@register(HOOKS)
-class WatchHook(Hook):
+@register(HOOKS, "WatchHook")
+class DiagnosticsHook(Hook):
     """Logs pictures of training batches, the state of attentions, and the range of learning rates.
 
     A picture shows the first batch of every tenth epoch after augmentation and mixup, with labels. interval: iterations
@@ -88,8 +88,8 @@ class WatchHook(Hook):
 
     def _measure(self, runner: Runner, images: Tensor) -> None:
         probes = probe(unwrapped(runner.model).model, images)
-        residuals = {name: found.newton_residual for name, found in probes.items() if found.newton_residual is not None}
-        shares = {name: found.share for name, found in probes.items()}
+        residuals = {name: one.newton_residual for name, one in probes.items() if one.newton_residual is not None}
+        shares = {name: one.share for name, one in probes.items()}
         values = {f"newton_residual/{stage}": value for stage, value in stage_means(residuals).items()}
         values |= {f"attention_share/{stage}": value for stage, value in stage_means(shares).items()}
         step = runner.iter + 1
