@@ -18,6 +18,7 @@ from soft_vit.ops.numerics import is_eager
 
 # Activations that `fused_conv` computes.
 FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
+FUSED_ACTS[nn.Hardswish] = "hardswish"
 
 
 def is_plain(layer: Any) -> bool:

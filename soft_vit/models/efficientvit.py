@@ -19,7 +19,7 @@ from timm.layers import DropPath, LayerNorm2d, get_device_dtype, register_notrac
 from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct
-from soft_vit.layers.embed import interpolate_maps
+from soft_vit.layers.embed import channels_last, interpolate_maps
 from soft_vit.models import base
 from soft_vit.ops.linear import relu_features
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -262,7 +262,7 @@ class EfficientViT(base.StagedModel):
     # Each stage hands on all maps so far.
 
     def embed(self, x: Tensor) -> Any:
-        return (self.stem(x),)
+        return (self.stem(channels_last(x)),)
 
     def forward_stage(self, index: int, x: Any) -> Any:
         return (*x, super().forward_stage(index, x[-1]))

@@ -67,7 +67,8 @@ def fused_conv(
 ) -> Tensor:
     """Return a convolution of maps `[B, C, H, W]` and its activation; needs `can_fuse_linear`.
 
-    act: `none`, `relu`, `gelu` (exact) or `swish`. The result has the dtype of `F.conv2d`, also under autocast.
+    act: `none`, `relu`, `gelu` (exact), `swish` or `hardswish`. The result has the dtype of `F.conv2d`, also under
+    autocast.
     """
     if torch.is_autocast_enabled("cpu"):
         x, weight = x.bfloat16(), weight.bfloat16()
