@@ -9,7 +9,7 @@ import torch
 from captured_models import TWO_STAGES
 
 from benchmarks.memory import measure_savings, training_memory
-from benchmarks.models import measure_models
+from benchmarks.models import measure_models, published_names
 from benchmarks.naive import naive_formulation, naive_soft_attention
 from benchmarks.operator import make_inputs, measure_operators
 from benchmarks.registry import OPERATORS, create_variant, inputs_of
@@ -181,6 +181,13 @@ QUICK = {**TWO_STAGES, "out_indices": (0, 1), "inverse": "cholesky"}
 
 
 @pytest.mark.slow
+def test_published_models_are_small_and_take_the_size(monkeypatch):
+    names = ["soft_pico", "resnet18", "vit_tiny_patch16_224", "mobilenetv3_small_050"]
+    monkeypatch.setattr("benchmarks.models.published", lambda: dict.fromkeys(names))
+    monkeypatch.setattr("benchmarks.models.load_index", list)
+    assert published_names(8e6, (64, 96)) == ["soft_pico+capped", "mobilenetv3_small_050"]
+
+
 def test_a_bound_keeps_memory_linear_and_changes_nothing_at_224():
     memory = measure_resolutions("soft_pico", SIZES, {form: QUICK | by for form, by in FORMS.items()}, rounds=0)
     bounded, released = FORMS
