@@ -117,17 +117,6 @@ class Residual(nn.Module):
         return x + self.drop_path(self.main(x))
 
 
-class Downsample(nn.Module):
-    """`main(x)` of a map `[B, C, H, W]`: the first block of a stage."""
-
-    def __init__(self, main: nn.Module) -> None:
-        super().__init__()
-        self.main = main
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.main(x)
-
-
 @register_notrace_module
 class ReLUAttention(nn.Module):
     """Linear attention with ReLU at two scales, of a map `[B, C, H, W]` (arXiv 2205.14756, Sec. 3.1).
@@ -157,18 +146,6 @@ class ReLUAttention(nn.Module):
             # The translation to ONNX drops an addition of so small a number, but not the minimum.
             y = v @ k.mT @ q / (k.sum(3)[:, :, None] @ q + EPS).clamp(min=EPS)
         return self.proj(y.flatten(1, 2).unflatten(2, (height, width)).to(x.dtype))
-
-
-class AttentionBlock(nn.Module):
-    """`ReLUAttention`, then an inverted bottleneck, both with a shortcut."""
-
-    def __init__(self, attention: nn.Module, local: nn.Module, drop_path: float) -> None:
-        super().__init__()
-        self.context_module = Residual(attention, drop_path)
-        self.local_module = Residual(local, drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.local_module(self.context_module(x))
 
 
 @register_notrace_module
@@ -267,13 +244,13 @@ class EfficientViT(base.StagedModel):
         self.stages = nn.ModuleList()
         rates = base.drop_path_rates(drop_path_rate, [depth + 1 for depth in depths])
         for dim, out, (kind, first, expand), (_, *others) in zip(widths[:-1], widths[1:], stages, rates, strict=True):
-            blocks: list[nn.Module] = [Downsample(BLOCKS[kind](conv, dim, out, first, stride=2))]
+            blocks: list[nn.Module] = [named(main=BLOCKS[kind](conv, dim, out, first, stride=2))]
             for rate in others:
-                block = BLOCKS[kind](conv, out, out, expand)
+                block: nn.Module = Residual(BLOCKS[kind](conv, out, out, expand), rate)
                 if kind == "attention":
-                    blocks.append(AttentionBlock(ReLUAttention(conv, out, head_dim, kernel_size, **dd), block, rate))
-                else:
-                    blocks.append(Residual(block, rate))
+                    attention = ReLUAttention(conv, out, head_dim, kernel_size, **dd)
+                    block = named(context_module=Residual(attention, rate), local_module=block)
+                blocks.append(block)
             self.stages.append(base.Stage(blocks))
         self.neck: nn.Module = nn.Identity()
         if num_classes > 0 or not self.neck_of_head:

@@ -85,7 +85,10 @@ class TimmPredictor:
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
         """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
         batch = torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
-        scores = self.scores(self.model(batch).float())
+        logits = self.model(batch).float()
+        if logits.ndim != 2:
+            raise ValueError(f"model must be a classifier, got scores of shape {tuple(logits.shape)}; give a --config.")
+        scores = self.scores(logits)
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
