@@ -113,7 +113,7 @@ def train(
         require_data_root(dataset.get("data_root"))
     start_processes(cfg)
     lock = only_run_in(cfg.work_dir) if is_main_process() else nullcontext()
-    with lock, traceback_in_log(), listening(stop_signals):
+    with listening(stop_signals), lock, traceback_in_log():
         runner = build_runner(cfg)
         for message in messages:
             runner.logger.info(message)
