@@ -116,9 +116,7 @@ def find_label_maps(
     root = Path(root).expanduser()
     images, maps = (FolderStorage(root / kind / split) for kind in ("images", "annotations"))
     pairs = [
-        (entry, StoredFile(str(Path(entry.name).with_suffix(".png"))))
-        for entry in images.entries()
-        if is_image(entry.name)
+        (file, StoredFile(str(Path(file.name).with_suffix(".png")))) for file in images.entries() if is_image(file.name)
     ]
     if not pairs:
         raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")

@@ -18,17 +18,9 @@ from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
 
 # Keys that MMEngine reads from a config.
-_READ_BY_RUNNER = inspect.signature(Runner.__init__).parameters.keys() | {
-    "activation_checkpointing",
-    "compile",
-    "custom_imports",
-    "efficient_conv_bn_eval",
-    "find_unused_parameters",
-    "model_wrapper_cfg",
-    "sync_bn",
-    "tta_model",
-    "tta_pipeline",
-}
+_READ_BY_RUNNER = {*inspect.signature(Runner.__init__).parameters, "activation_checkpointing", "compile"}
+_READ_BY_RUNNER |= {"custom_imports", "efficient_conv_bn_eval", "find_unused_parameters", "model_wrapper_cfg"}
+_READ_BY_RUNNER |= {"sync_bn", "tta_model", "tta_pipeline"}
 # Hooks that every run has.
 _HOOKS = {
     "weights": {"type": "WeightsHook"},

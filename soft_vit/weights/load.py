@@ -105,9 +105,8 @@ def fit(
     _fit_channels(model, weights, expected, report)
     _fit_head(model, loaded, weights, expected, report, head, classes)
     if not strict:
-        fitting = {
-            name for name in expected.keys() & weights.keys() if of_timm or expected[name].shape == weights[name].shape
-        }
+        common = expected.keys() & weights.keys()
+        fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
         report.new += [name for name in expected if name not in fitting]
         report.left_out += [name for name in weights if name not in fitting]
         if expected and not fitting:
@@ -151,9 +150,7 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
     return weights
 
 
-def _fit_channels(
-    model: nn.Module, weights: dict[str, Tensor], state: Mapping[str, Tensor], report: LoadReport
-) -> None:
+def _fit_channels(model: nn.Module, weights: dict[str, Tensor], state: dict[str, Tensor], report: LoadReport) -> None:
     """Adapt the first convolution, in place, to the model's number of channels."""
     for name in parameter_names(model, "first_conv", ".weight"):
         value, expected = weights.get(name), state.get(name)
@@ -201,9 +198,8 @@ def _require_same_swap(spec: ModelSpec, model: Any) -> None:
     """Raise ValueError for weights of a swapped model in another one; names and shapes of both may agree."""
     of_weights, of_model = (_swaps(options) for options in (spec.options, getattr(model, "_model_args", {})))
     if of_weights and of_weights != of_model:
-        raise ValueError(
-            f"The model must be {SWAPPED} with attn_layer={of_weights}, as in the weights, got {of_model or None}."
-        )
+        swap = f"{SWAPPED} with attn_layer={of_weights}, as in the weights"
+        raise ValueError(f"The model must be {swap}, got {of_model or None}.")
 
 
 def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.optim.ema_hook import PREFIX, EMAEvalHook
 from soft_vit.registry import HOOKS, register
 
 # Maximum number of class names in an error.
@@ -65,12 +66,29 @@ def outputs_of(model: nn.Module) -> int | None:
     return next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
 
 
+def require_metrics(runner: Runner) -> None:
+    """Raise ValueError for a metric that a hook or a schedule watches and the validation does not measure.
+
+    Metrics of other libraries do not tell their names, and are not checked.
+    """
+    metrics = runner.val_evaluator.metrics
+    if not all(hasattr(metric, "names") for metric in metrics):
+        return
+    names = {name for metric in metrics for name in metric.names}
+    names |= {PREFIX + name for name in names if any(isinstance(hook, EMAEvalHook) for hook in runner.hooks)}
+    schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else ()
+    watched = [getattr(one, "monitor", None) for one in (*runner.hooks, *schedulers)]
+    watched += [name for hook in runner.hooks for name in getattr(hook, "save_best", None) or ()]
+    if unknown := [name for name in watched if name not in (None, "auto", *names)]:
+        raise ValueError(f"A metric to watch must be one of {', '.join(sorted(names))}, got {unknown[0]}.")
+
+
 @register(HOOKS)
 class RunChecksHook(Hook):
     """Checks that the model has at least as many classes as the training data.
 
     Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for too few
-    classes of the model, and what `match_classes` and `require_batches` raise.
+    classes of the model, and what `match_classes`, `require_metrics` and `require_batches` raise.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -81,5 +99,7 @@ class RunChecksHook(Hook):
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
+        if runner.val_loop is not None:
+            require_metrics(runner)
         if hasattr(getattr(runner.train_dataloader, "batch_sampler", None), "drop_last"):
             require_batches(runner.train_dataloader, unwrapped(runner.model))

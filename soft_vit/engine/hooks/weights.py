@@ -90,10 +90,8 @@ def changed_options(spec: ModelSpec, model: nn.Module) -> dict[str, tuple[Any, A
     Options that the weights fix or a test may choose do not count.
     """
     current = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
-    recorded = {
-        name: value for name, value in spec.arguments({}).items() if name in current and name not in _OF_THE_TEST
-    }
-    pairs = {name: (value, current[name]) for name, value in sorted(recorded.items())}
+    options = sorted(spec.arguments({}).items())
+    pairs = {name: (value, current[name]) for name, value in options if name in current and name not in _OF_THE_TEST}
     return {name: pair for name, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
