@@ -33,12 +33,12 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     if not strange and not twice and hasattr(dataset, "number_like"):
         dataset.number_like(expected)
         return
-    what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
-    raise ValueError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
+    shown = ", ".join(expected[:_NAMED_CLASSES])
+    raise ValueError(f"The images must have the classes of {owner}, {shown}, got {(strange or names_of_data)[0]!r}.")
 
 
 def require_batches(loader: Any, model: nn.Module) -> None:
-    """Raise ValueError if a batch holds one image whose last map is too small for BatchNorm.
+    """Raise ValueError if a batch has a single image whose last map is too small for BatchNorm.
 
     loader: the training data. model: a classifier with a timm model.
     """
@@ -59,7 +59,7 @@ def require_batches(loader: Any, model: nn.Module) -> None:
 
 
 def outputs_of(model: nn.Module) -> int | None:
-    """Return the number of classes of a model of MMEngine, or None if it does not tell."""
+    """Return the number of classes of a model of MMEngine, or None if it is unknown."""
     model = unwrapped(model)
     # A detector itself, a timm model inside ours, or the head of a segmentor or of a model of MMPretrain.
     owners = (model, getattr(model, "model", None), getattr(model, "head", None))
@@ -85,10 +85,11 @@ def require_metrics(runner: Runner) -> None:
 
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that the model has at least as many classes as the training data.
+    """Checks before the first step that data, model and metrics fit each other.
 
-    Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for too few
-    classes of the model, and what `match_classes`, `require_metrics` and `require_batches` raise.
+    The model must have at least as many classes as the training data. Classes of the validation data are matched by
+    name. Raises ValueError for too few classes, and what `match_classes`, `require_metrics` and `require_batches`
+    raise.
     """
 
     def before_train(self, runner: Runner) -> None:
