@@ -133,7 +133,9 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
     before = {name: tuple(value.shape) for name, value in weights.items()}
     if is_own or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
-        resample(weights, img_size=given.spec.img_size or _assumed_size(weights, model, given.source))
+        told = is_own and getattr(model, "tells_grid", lambda state: False)(given)
+        size = given.spec.img_size or (None if told else _assumed_size(weights, model, given.source))
+        resample(weights, img_size=size)
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
         # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
