@@ -134,7 +134,9 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
     before = {name: tuple(value.shape) for name, value in weights.items()}
     if hasattr(model, "resample_state") or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
-        resample(weights, img_size=loaded.spec.img_size or _assumed_size(weights, model, loaded.source))
+        told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
+        size = loaded.spec.img_size or (None if told else _assumed_size(weights, model, loaded.source))
+        resample(weights, img_size=size)
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
         # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
