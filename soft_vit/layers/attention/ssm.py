@@ -40,7 +40,9 @@ class SSMAttention(Attention):
     a share of u_t. Step sizes delta of channels, and the numbers B and C of tokens, are layers of u, others for each
     scan. The scans go row by row, column by column, and back.
 
-    num_heads must divide the width, and is otherwise ignored: each channel is a head. ssm_ratio: ratio of D to C.
+    num_heads must divide the width, and is otherwise ignored: each channel is a head.
+
+    ssm_ratio: ratio of channels in the scans to those of tokens.
     """
 
     traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
@@ -80,10 +82,11 @@ class SSMAttention(Attention):
         (Y, X), P, E = layout.feat_size, layout.num_prefix_tokens, v.shape[3]
         u = at_least_float32(v).permute(3, 0, 2, 1)
         orders = torch.stack([u, by_columns(u.flatten(0, 1), (Y, X), P).view_as(u)])
-        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, len(u[0]), 1, -1)
+        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, u.shape[1], 1, -1)
         # Directions, orders, columns of v and images: [2, 2, E, B, T, D].
         parts = (x.unflatten(0, (2, 2))[:, :, None].expand(-1, -1, E, -1, -1, -1) for x in (delta, A, B, C))
-        rows, columns = selective_scan(orders.flatten(0, 2), *(x.flatten(1, 3) for x in parts)).chunk(2)
+        y = selective_scan(orders.flatten(0, 2), *(x.flatten(1, 3) for x in parts))
+        rows, columns = y.unflatten(0, (2, -1))
         y = (rows + by_columns(columns, (X, Y), P)).view_as(u)
         return torch.addcmul(y, at_least_float32(self.Ds).view(4, -1).sum(0), u).permute(1, 3, 2, 0)
 
