@@ -34,6 +34,12 @@ def by_columns(x: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
     return torch.cat([x[:, :prefix], turned], dim=1) if prefix else turned
 
 
+def four_orders(x: Tensor, layout: Layout) -> Tensor:
+    """Return tokens `[B, T, ...]` row by row, column by column, and both from the end: `[4, B, T, ...]`."""
+    ahead = torch.stack([x, by_columns(x, layout.grid_size, layout.num_prefix_tokens)])
+    return torch.cat([ahead, ahead.flip(2)])
+
+
 class SSMAttention(Attention):
     """`out_proj(norm(y))` with the sum y of four scans of the tokens u, after a 3x3 depthwise convolution and SiLU.
 
@@ -41,7 +47,9 @@ class SSMAttention(Attention):
     a share of u_t. Step sizes delta of channels, and the numbers B and C of tokens, are layers of u, others for each
     scan. The scans go row by row, column by column, and back.
 
-    num_heads must divide the width, and is otherwise ignored: each channel is a head. ssm_ratio: ratio of D to C.
+    num_heads must divide the width, and is otherwise ignored: each channel is a head.
+
+    ssm_ratio: ratio of channels in the scans to those of tokens.
     """
 
     traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
@@ -76,17 +84,19 @@ class SSMAttention(Attention):
     def attend(self, delta: Tensor, B: Tensor, C: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Return the sum y of all scans of v `[B, D, T, E]`, at least fp32; E is 1 in `mix`.
 
-        delta: `[4, B, T, D]`, and B, C: `[4, B, T, 1]`, in the order of tokens of each scan from the first token.
+        delta: `[4, B, T, D]`, and B, C: `[4, B, T, 1]`, in the order of each scan.
         """
-        (Y, X), P, E = layout.grid_size, layout.num_prefix_tokens, v.shape[3]
-        u = at_least_float32(v).permute(3, 0, 2, 1)
-        orders = torch.stack([u, by_columns(u.flatten(0, 1), (Y, X), P).view_as(u)])
-        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, len(u[0]), 1, -1)
-        # Directions, orders, columns of v and images: [2, 2, E, B, T, D].
-        parts = (x.unflatten(0, (2, 2))[:, :, None].expand(-1, -1, E, -1, -1, -1) for x in (delta, A, B, C))
-        rows, columns = selective_scan(orders.flatten(0, 2), *(x.flatten(1, 3) for x in parts)).chunk(2)
-        y = (rows + by_columns(columns, (X, Y), P)).view_as(u)
-        return torch.addcmul(y, at_least_float32(self.Ds).view(4, -1).sum(0), u).permute(1, 3, 2, 0)
+        (Y, X), E = layout.grid_size, v.shape[3]
+        # Columns of v are images of their own.
+        u = at_least_float32(v).permute(3, 0, 2, 1).flatten(0, 1)
+        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, u.shape[0], 1, -1)
+        delta, B, C = (x[:, None].expand(-1, E, -1, -1, -1).flatten(1, 2) for x in (delta, B, C))
+        parts = (x.flatten(0, 1) for x in (four_orders(u, layout), delta, A, B, C))
+        y = selective_scan(*parts).unflatten(0, (4, -1))
+        rows, columns = y[:2] + y[2:].flip(2)
+        y = rows + by_columns(columns, (X, Y), layout.num_prefix_tokens)
+        y = torch.addcmul(y, at_least_float32(self.Ds).view(4, -1).sum(0), u)
+        return y.unflatten(0, (E, -1)).permute(1, 3, 2, 0)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         if layout.mask is not None:
@@ -100,15 +110,14 @@ class SSMAttention(Attention):
         # For each scan, in its order of tokens: [4, B, T, R + 2].
         given = F.linear(u, self.x_proj_weight.flatten(0, 1)).unflatten(2, (4, -1))
         columns = by_columns(given[:, :, 1::2], layout.grid_size, layout.num_prefix_tokens)
-        given = torch.stack([given[:, :, 0], columns[:, :, 0], given[:, :, 2], columns[:, :, 1]])
+        orders = given[:, :, 0], columns[:, :, 0], given[:, :, 2].flip(1), columns[:, :, 1].flip(1)
+        given = torch.stack(orders)
         delta = (given[..., :-2].flatten(1, 2) @ self.dt_projs_weight.mT).unflatten(1, given.shape[1:3])
         with full_precision(x):
             B, C = at_least_float32(given[..., -2:]).clamp(-LARGEST, LARGEST).split(1, dim=3)
             delta = F.softplus(at_least_float32(delta) + at_least_float32(self.dt_projs_bias)[:, None, None])
             if layout.mask is not None:
-                mask = layout.mask[..., None]
-                mask = torch.stack([mask, by_columns(mask, layout.grid_size, layout.num_prefix_tokens)] * 2)
-                delta = delta.masked_fill(~mask, 0)
+                delta = delta.masked_fill(~four_orders(layout.mask[..., None], layout), 0)
             y = self.attend(delta, B, C, u.mT[..., None], layout).squeeze(3).mT
             affine = at_least_float32(self.out_norm.weight), at_least_float32(self.out_norm.bias)
             y = F.layer_norm(y.clamp(-LIMIT, LIMIT), self.out_norm.normalized_shape, *affine, self.out_norm.eps)
