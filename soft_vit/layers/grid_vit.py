@@ -25,7 +25,6 @@ class GridViT:
     _modules: dict[str, Any]
     patch_embed: Any
     num_prefix_tokens: int
-    dynamic_img_size: bool
 
     @staticmethod
     def needs_grid(attn: ViTAttention) -> bool:
@@ -63,7 +62,7 @@ class GridViT:
         model = self.on_grid(self.grid_of(*args, **kwargs))
         return super(GridViT, model).forward_intermediates(*args, **kwargs)  # type: ignore[misc]  # timm's
 
-    def _pos_embed(self, x: Tensor) -> Any:
+    def _pos_embed(self: Any, x: Tensor) -> Any:
         """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
         if self.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):
             grid = TokenGrid((x.shape[1], x.shape[2]), self.num_prefix_tokens)
@@ -71,7 +70,7 @@ class GridViT:
             if torch.compiler.is_exporting() and same_size(grid.grid, self.patch_embed.grid_size):
                 # In a graph, timm resamples the embedding even to its own size.
                 self.dynamic_img_size, x = False, x.flatten(1, 2)
-        return super()._pos_embed(x)  # type: ignore[misc]  # timm's
+        return super()._pos_embed(x)
 
 
 class NaFlexGridViT(GridViT):
