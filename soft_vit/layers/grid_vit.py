@@ -62,15 +62,16 @@ class GridViT:
         model = self.on_grid(self.grid_of(*args, **kwargs))
         return super(GridViT, model).forward_intermediates(*args, **kwargs)  # type: ignore[misc]  # timm's
 
-    def _pos_embed(self: Any, x: Tensor) -> Any:
+    def _pos_embed(self, x: Tensor) -> Any:
         """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
-        if self.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):
+        model: Any = self
+        if model.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):
             grid = TokenGrid((x.shape[1], x.shape[2]), self.num_prefix_tokens)
             self._modules["blocks"] = _Chain(self._bound(block, grid) for block in self._modules["blocks"])
             if torch.compiler.is_exporting() and same_size(grid.grid, self.patch_embed.grid_size):
                 # In a graph, timm resamples the embedding even to its own size.
-                self.dynamic_img_size, x = False, x.flatten(1, 2)
-        return super()._pos_embed(x)
+                model.dynamic_img_size, x = False, x.flatten(1, 2)
+        return super()._pos_embed(x)  # type: ignore[misc]  # timm's
 
 
 class NaFlexGridViT(GridViT):
