@@ -318,37 +318,28 @@ class EfficientViTSAM(EfficientViT):
         self.norm = LayerNorm2d(dim, eps=1e-6, device=device, dtype=dtype)
 
     def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
-        return self.norm(self.out(super().forward_norm(x, norm)))
+        x = super().forward_norm(x, norm)
+        return self.norm(self.out(x)) if norm else x
 
 
 def make_adapter(prefix: str, large: bool, has_out: bool) -> Adapter:
     """Return the released names; large: of `l*` and `xl*`, which count the stem as a stage. has_out: of the neck."""
-    stem, stages = "backbone.input_stem", {"backbone.stages.*.op_list.**": "stages.*.blocks.**"}
-    if large:
-        stem = "backbone.stages.0"
-        stages = {f"backbone.stages.{i + 1}.op_list.**": f"stages.{i}.blocks.**" for i in range(5)}
+    stem, part = "backbone.stages.0" if large else "backbone.input_stem", "neck" if prefix else "head"
     names = {f"{stem}.op_list.0.**": "stem.in_conv.**"}
-    names |= {f"{stem}.op_list.{i + 1}.**": f"stem.res{i}.**" for i in range(2)} | stages
-    if prefix:
-        names |= {
-            "neck.input_ops.*.op_list.0.**": "neck.inputs.*.**",
-            "neck.middle.op_list.**": "neck.blocks.**",
-            "neck.output_ops.0.op_list.0.**": "out.**",
-            "norm.*": "norm.*",
-        }
-        rest = {"prompt_encoder.**": None, "mask_decoder.**": None}
-        return Adapter({**{prefix + name: own for name, own in names.items()}, **rest})
-    names |= {
+    names |= {f"{stem}.op_list.{i + 1}.**": f"stem.res{i}.**" for i in range(2)}
+    names |= {f"backbone.stages.{i + large}.op_list.**": f"stages.{i}.blocks.**" for i in range(5)}
+    if not prefix:
         # The largest map is not enlarged.
-        "head.input_ops.2.**": "neck.inputs.2.**",
-        "head.input_ops.*.op_list.0.**": "neck.inputs.*.**",
-        "head.middle.op_list.**": "neck.blocks.**",
-    }
-    if has_out:
-        return Adapter(
-            {**names, "head.output_ops.0.op_list.1.conv.*": "head.*", "head.output_ops.0.op_list.0.**": "neck.out.**"}
-        )
-    return Adapter({**names, "head.output_ops.0.op_list.0.conv.*": "head.*"})
+        names["head.input_ops.2.**"] = "neck.inputs.2.**"
+    names |= {f"{part}.input_ops.*.op_list.0.**": "neck.inputs.*.**", f"{part}.middle.op_list.**": "neck.blocks.**"}
+    last = f"{part}.output_ops.0.op_list"
+    if prefix:
+        names |= {f"{last}.0.**": "out.**", "norm.*": "norm.*"}
+    else:
+        names[f"{last}.{int(has_out)}.conv.*"] = "head.*"
+        names |= {f"{last}.0.**": "neck.out.**"} if has_out else {}
+    rest: dict[str, str | None] = dict.fromkeys(("prompt_encoder.**", "mask_decoder.**"))
+    return Adapter({**{prefix + name: own for name, own in names.items()}, **rest})
 
 
 B_STAGES = (("mb", 4, 4), ("mb", 4, 4), ("attention", 4, 4), ("attention", 4, 4))

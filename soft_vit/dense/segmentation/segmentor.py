@@ -20,6 +20,7 @@ from soft_vit.dense.segmentation.decoders import DECODERS, EfficientViTDecoder, 
 from soft_vit.models.efficientvit import EfficientViTSeg
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.adapter import Adapter
 
 # The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
@@ -115,14 +116,18 @@ class TimmSegmentor(BaseModel):
         of_segmentor = any(name.startswith("backbone.body.") for name in state)
         if of_segmentor or not (isinstance(network, EfficientViTSeg) and isinstance(self.decoder, EfficientViTDecoder)):
             return dict(state)
-        parts = {"stem": "backbone.body.model.stem", "stages": "backbone.body.model.stages"}
-        parts |= {"neck": "decoder", "head": "head.conv"}
-        split = {name.partition("."): value for name, value in network.adapter.from_released(state).items()}
-        return {f"{parts.get(first, first)}.{rest}": value for (first, _, rest), value in split.items()}
+        names = {"neck.**": "decoder.**", "head.*": "head.conv.*", "**": "backbone.body.model.**"}
+        return Adapter(names).from_released(network.adapter.from_released(state))
 
-    def scores(self, images: Tensor) -> Tensor:
-        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`."""
-        return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
+    def scores(self, images: Tensor, size: Sequence[int] | None = None) -> Tensor:
+        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`.
+
+        size: the size of scores that are resized bicubically, unless images are padded.
+        """
+        scores, own_size = self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:]
+        if size and self.decoder.resize_mode == "bicubic" and self._padded(own_size) == list(own_size):
+            return self._resize(scores, size)
+        return self._at_pixels(scores, own_size)
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 where unlabelled."""
@@ -184,7 +189,7 @@ class TimmSegmentor(BaseModel):
         if self.test_cfg["mode"] == "slide":
             scores = slide(self.scores, image, self.test_cfg["crop_size"], self.test_cfg["stride"])
         else:
-            scores = self.scores(image)
+            scores = self.scores(image, size)
         return self._resize(scores.flip(mirrored), size)
 
 

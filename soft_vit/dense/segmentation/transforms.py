@@ -44,9 +44,8 @@ def _resize(
     results: dict[str, Any], size: tuple[int, int], labels: bool, interpolation: str = "bilinear"
 ) -> dict[str, Any]:
     # OpenCV's bicubic interpolation does not smooth.
-    image = F.resize_image(
-        results["img"], list(size), InterpolationMode(interpolation), antialias=interpolation == "bilinear"
-    )
+    options = {"interpolation": InterpolationMode(interpolation), "antialias": interpolation == "bilinear"}
+    image = F.resize_image(results["img"], list(size), **options)
     results = {**results, "img": image}
     if labels:
         # Plain "nearest" would shift labels against the image by half a pixel.
@@ -66,11 +65,7 @@ class SegResize(BaseTransform):
     """
 
     def __init__(
-        self,
-        scale: int | tuple[int, int],
-        max_ratio: float = 1.0,
-        divisor: int = 1,
-        interpolation: str = "bilinear",
+        self, scale: int | tuple[int, int], max_ratio: float = 1.0, divisor: int = 1, interpolation: str = "bilinear"
     ) -> None:
         self.scale = _longer_first(scale, max_ratio)
         self.divisor = divisor

@@ -157,6 +157,9 @@ def test_a_released_file_becomes_a_segmentor(head):
         assert torch.equal(given.decoder(given.backbone(x)), model.forward_features(x))
         if head is None:
             torch.testing.assert_close(given(x), F.interpolate(model(x), size=(64, 96), mode="bicubic"))
+            sample = BaseDataElement(metainfo={"ori_shape": (50, 71)})
+            classes = given.predict(x[0], sample).pred_sem_seg.data
+            assert torch.equal(classes, F.interpolate(model(x), size=(50, 71), mode="bicubic").argmax(1))
     with pytest.raises(ValueError, match="TimmSegmentor"):
         load_into(given, released_efficientvit({**decoder, "depth": 3})[1], "strict")
 
