@@ -91,7 +91,13 @@ class SafeCheckpointHook(CheckpointHook):
         matches = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
         return sorted(int(match[1]) for match in matches if match and int(match[1]) <= newest)
 
+    def _is_first(self, runner: Runner) -> bool:
+        """Return whether this hook does what a run with several hooks of this kind needs once."""
+        return next(hook for hook in runner.hooks if isinstance(hook, SafeCheckpointHook)) is self
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if not self._is_first(runner):
+            return
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
             raise ValueError(f"{name} must be finite; load_from the newest checkpoint with a lower learning rate.")
         if (spec := spec_of_run(runner)) is not None:
@@ -105,7 +111,8 @@ class SafeCheckpointHook(CheckpointHook):
         return now
 
     def before_val_epoch(self, runner: Runner) -> None:
-        _share_buffers(runner)
+        if self._is_first(runner):
+            _share_buffers(runner)
 
     def save_between(self, runner: Runner) -> None:
         """Write a checkpoint after an iteration at which none is due, as `stopped_iter_<iterations>.pth`.
