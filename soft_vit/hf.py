@@ -293,7 +293,7 @@ def sam_model(encoder: nn.Module, checkpoint: str | Path | None = None) -> Any:
     """
     # Its own encoder is replaced.
     config = transformers.SamConfig(vision_config={"num_hidden_layers": 0, "hidden_size": 8})
-    model = transformers.SamModel(config)
+    model: Any = transformers.SamModel(config)
     # That of the authors; transformers has 1e-5.
     model.mask_decoder.transformer.layer_norm_final_attn.eps = 1e-6
     model.vision_encoder = nn.Identity()

@@ -164,9 +164,9 @@ def find_label_maps(
         folders, end, map_end = ("leftImg8bit", "gtFine"), "_leftImg8bit", "_gtFine_labelIds.png"
     images, maps = (FolderStorage(root / kind / split) for kind in folders)
     pairs = [
-        (entry, StoredFile(str(Path(entry.name).with_suffix("")).removesuffix(end) + map_end))
-        for entry in images.entries()
-        if is_image(entry.name)
+        (file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end))
+        for file in images.entries()
+        if is_image(file.name)
     ]
     if not pairs:
         raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")

@@ -32,8 +32,7 @@ class TimmFeatures(nn.Module):
     LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model; a plain ViT has
     dynamic_img_size and dynamic_img_pad by default, and so takes images of any size.
 
-    What the file of checkpoint_path notes, such as options of its model, comes before the model's own arguments, and
-    kwargs before it.
+    Options that the file of checkpoint_path records replace the model's own, and kwargs replace both.
 
     The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
     with the mean and std of their images. Raises ValueError for a model or an option that timm rejects, for a model
@@ -125,7 +124,7 @@ class TimmFeatures(nn.Module):
 
 
 def _noted_spec(source: str) -> ModelSpec:
-    """Return what weights note of a backbone; nothing of a file that is missing, as a trained detector lacks it."""
+    """Return the record of a backbone's weights; an empty one for a missing file, as a trained detector needs none."""
     if not source or not ("://" in source or Path(source).expanduser().is_file()):
         return ModelSpec()
     spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")

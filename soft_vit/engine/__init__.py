@@ -1,5 +1,9 @@
 """Train and test with MMEngine: registered classes, safe checkpoints, and the runs behind the command lines.
 
+`config` resolves a config in three steps, `merge` (file, options, shared values), `ask` (weights, data) and `machine`;
+`run` trains, and `evaluate` tests. What configs name lies in `data`, `hooks`, `models`, `optim` and `metrics`, a file a
+subject: a decorator registers the class, and an import below makes it known. `resume` holds loops that resume exactly.
+
 Importing this package registers everything it holds, lets mmpretrain find the recorded models by name, and makes
 MMEngine's checkpoint loading safe. Configs in pure Python import the classes from here.
 """

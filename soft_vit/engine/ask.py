@@ -98,7 +98,7 @@ def _choose_checkpoint(cfg: Config, resume: str | None, notify: Callable[[str], 
         asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
         if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
-            notify(f"Training starts from the beginning, because {cfg.work_dir} is without a checkpoint.")
+            notify(f"Training starts from the beginning: {cfg.work_dir} has no checkpoint.")
             cfg.resume = False
     if resume is not None:
         cfg.load_from, cfg.resume = resume, True
@@ -139,7 +139,7 @@ def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
 
 
 def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify: Callable[[str], None]) -> None:
-    """Set the arguments in _RECORDED that the config does not set, and report where it sets another colour range."""
+    """Set the arguments in _RECORDED that the config leaves open, and notify of other values of mean and std."""
     taken, others = {}, {}
     for place, entry in entries(cfg):
         for argument, (key, default, factor) in _RECORDED.get(type_name(entry), {}).items():
@@ -151,9 +151,9 @@ def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify:
                 others[f"{place}.{argument}"] = (entry[argument], value)
     if start and taken:
         shown = ", ".join(f"{key}={value}" for key, value in taken.items())
-        notify(f"Images are prepared as {start} records, or else as for ImageNet: {shown}.")
+        notify(f"Images are prepared as for {start}, or as for ImageNet where it records nothing: {shown}.")
     for place, (configured, recorded) in others.items():
-        notify(f"{place} is {list(configured)}, the weights {start or 'that are tested'} record {recorded}.")
+        notify(f"{place} is {list(configured)}; {start or 'the tested file'} records {recorded}.")
 
 
 def check_task(cfg: Config) -> None:

@@ -51,7 +51,7 @@ def _fit_loaders(cfg: Config) -> None:
 
 
 def _fit_processes(cfg: Config) -> None:
-    """Fit several processes to the machine, because MMEngine assumes a GPU for each."""
+    """Fit processes without GPUs; MMEngine assumes a GPU for each."""
     if cfg.launcher == "none" or torch.cuda.is_available():
         return
     # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
@@ -65,7 +65,7 @@ def _fit_processes(cfg: Config) -> None:
 
 
 def start_processes(cfg: Config) -> None:
-    """Start the process group of a config with a launcher as MMEngine's Runner would, which then finds it started."""
+    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started."""
     if cfg.get("launcher", "none") == "none" or is_distributed():
         return
     require_launcher(cfg.launcher)

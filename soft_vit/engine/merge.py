@@ -18,17 +18,9 @@ from soft_vit.text_tables import one_line
 from soft_vit.weights.files import RESOURCES
 
 # Keys that MMEngine reads from a config.
-_READ_BY_RUNNER = inspect.signature(Runner.__init__).parameters.keys() | {
-    "activation_checkpointing",
-    "compile",
-    "custom_imports",
-    "efficient_conv_bn_eval",
-    "find_unused_parameters",
-    "model_wrapper_cfg",
-    "sync_bn",
-    "tta_model",
-    "tta_pipeline",
-}
+_READ_BY_RUNNER = {*inspect.signature(Runner.__init__).parameters, "activation_checkpointing", "compile"}
+_READ_BY_RUNNER |= {"custom_imports", "efficient_conv_bn_eval", "find_unused_parameters", "model_wrapper_cfg"}
+_READ_BY_RUNNER |= {"sync_bn", "tta_model", "tta_pipeline"}
 # Hooks that every run has.
 _HOOKS = {
     "weights": {"type": "WeightsHook"},
@@ -122,9 +114,9 @@ def complete_saved(cfg: Config) -> None:
 
 
 def _history(path: Path) -> tuple[dict[str, list[Any]], set[str]]:
-    """Return the values of each shared name in a file and those that it is based on, the last first.
+    """Return the values of each shared name in a file and in those that it is based on, the last one first.
 
-    The names come second that a file sets over files below it, to another value.
+    The second result are the names that one of these files sets to another value than those that it is based on.
     """
     values: dict[str, list[Any]] = {name: [] for name in shared.NAMES}
     replaced, bases = set(), _bases(path)
@@ -169,22 +161,22 @@ def _set_options(cfg: Config, options: Mapping[str, Any]) -> None:
     for option in options:
         key = option.partition(".")[0]
         if key not in _READ_BY_RUNNER and key not in shared.NAMES:
-            raise ValueError(f"An option must change the run, got {option}, which is not read.")
+            raise ValueError(f"An option must be a key that the run reads, got {option}.")
     try:
         cfg.merge_from_dict(dict(options))
     except (KeyError, TypeError, IndexError, AssertionError) as error:
-        raise ValueError(f"The options {dict(options)} do not fit the config ({one_line(error)}).") from error
+        raise ValueError(f"Options must fit the config, got {dict(options)} ({one_line(error)}).") from error
 
 
 def _check_paths(cfg: Config, earlier: shared.Earlier) -> None:
-    """Raise ValueError for a path below an earlier `data_root` that the current one leaves behind."""
+    """Raise ValueError for a path that is still in an earlier `data_root`."""
     root = cfg.get("data_root")
     for old in {old for old in earlier.values["data_root"] if root is not None and old not in (None, root)}:
         for place, entry in entries({key: value for key, value in cfg.items() if key in _READ_BY_RUNNER}):
             for key, value in entry.items():
                 if isinstance(value, str) and _is_in(value, old) and not _is_in(value, root):
                     name = f"{place}.{key}".lstrip(".")
-                    raise ValueError(f"{name} must follow data_root={root}, got {value}; set it as well.")
+                    raise ValueError(f"{name} must be in data_root={root}, got {value}; set it as well.")
 
 
 def _is_in(path: str, folder: str) -> bool:

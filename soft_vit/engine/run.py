@@ -47,8 +47,8 @@ _FOR_THE_FILE = (
 class TrainResult:
     """The result of a training run.
 
-    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last
-    checkpoint that the run wrote, or else the one that it resumed from.
+    metrics: of the last validation, empty without one. images: number of validation images. checkpoint: the last one
+    that the run wrote, otherwise the one that it resumed from, or None.
     """
 
     metrics: dict[str, float]
@@ -88,11 +88,12 @@ def train(
     """Train the model of a config.
 
     work_dir: by default work_dirs/<config name>. resume: None, "auto" for the newest checkpoint in the work directory,
-    or a path. amp: autocast in bfloat16, or in optim_wrapper.dtype=float16. validate: run the config's validation.
-    options: values of the config by dotted name. launcher: see `LAUNCHERS`. auto_scale_lr: scale the learning rate with
-    the batch. stop_signals: signals at which the run is saved and the process ends with code 75.
+    or a path. amp: autocast in bfloat16, or in float16 with optim_wrapper.dtype=float16. validate: run the config's
+    validation. options: values of the config by dotted name. launcher: see `LAUNCHERS`. auto_scale_lr: scale the
+    learning rate with the batch. stop_signals: signals at which the run is saved, and the process ends with code 75.
 
-    Raises ValueError or FileNotFoundError for arguments that do not fit.
+    Raises ValueError or FileNotFoundError for arguments that do not fit, and ValueError for a work_dir in which another
+    run goes on.
     """
     messages: list[str] = []
     cfg = resolve(
@@ -113,7 +114,7 @@ def train(
         require_data_root(dataset.get("data_root"))
     start_processes(cfg)
     lock = only_run_in(cfg.work_dir) if is_main_process() else nullcontext()
-    with lock, traceback_in_log(), listening(stop_signals):
+    with listening(stop_signals), lock, traceback_in_log():
         runner = build_runner(cfg)
         for message in messages:
             runner.logger.info(message)

@@ -44,10 +44,11 @@ _SIZED_IF_SET = {
 
 @dataclass(frozen=True)
 class Earlier:
-    """The values that those of a config replace.
+    """The values that the shared values of a config replace.
 
-    values: those of each shared name in the config's file and the files below it, the last first. replaced: the names
-    that a file sets to another value than those below it, or an option. options: the dotted names of all options.
+    values: of each shared name in the config's file and in the files that it is based on, the last one first.
+    replaced: the names that an option sets, or a file to another value than the files that it is based on. options:
+    the dotted names of all options.
     """
 
     values: Mapping[str, list[Any]]
@@ -69,7 +70,7 @@ def share(cfg: Config, earlier: Earlier) -> None:
         # A file may set a name of its own for its own entries.
         own = len(earlier.values[name]) < 2 or _occurs(cfg, cfg.get(name))
         if not _reaches(cfg, name) and (name in earlier.options or not own):
-            raise ValueError(f"A value must change the run, got {name}, which is not read.")
+            raise ValueError(f"An entry must read {name}, got {cfg.get(name)!r}, which none takes.")
 
 
 def _reaches(cfg: Config, name: str) -> bool:

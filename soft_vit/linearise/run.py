@@ -48,8 +48,6 @@ def linearise(
             device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
             distributed.init_process_group("nccl" if on_gpu else "gloo")
             stack.callback(distributed.destroy_process_group)
-        if rank == 0:
-            stack.enter_context(only_run_in(out / "run"))
         ensure_writable(out / "report.md")
         backbone = load_backbone(teacher).to(device)
         found = UnlabelledImages(images, backbone.mean, backbone.std, plan.seed)
@@ -61,6 +59,8 @@ def linearise(
             how = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
             return found.batches(run.plan.images, range(start, run.plan.ends[2]), rank, world, **how)
 
+        if rank == 0:
+            stack.enter_context(only_run_in(out / "run"))
         run.fit(batches, found.samples(SAMPLES, plan.sizes[0]), out / "run" / "checkpoint.pth")
         if rank == 0:
             save_backbone(run.student, out)

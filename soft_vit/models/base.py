@@ -573,9 +573,8 @@ def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, An
     cfg: returns the configuration of a model, which that of the weights overrides.
     """
     names = list(names)
-    recorded = {
-        tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in RECORDED_WEIGHTS.items() if entry.model in names
-    }
+    entries = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in names]
+    recorded = {entry.name: {**cfg(entry.model), **entry.timm_cfg()} for entry in entries}
     with_weights = {tag.split(".")[0] for tag in recorded}
     return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 

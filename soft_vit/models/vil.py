@@ -180,6 +180,11 @@ class ViL(base.PlainModel):
         """Return the linear layer of the head."""
         return getattr(self.head, "fc", self.head)
 
+    @staticmethod
+    def tells_grid(state: Mapping[str, Tensor]) -> bool:
+        """Return whether weights tell by the shape of their position embedding for which map it is."""
+        return POS_EMBED in state
+
     def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of the authors' files, or of the models in their package, under the names of this model.
 

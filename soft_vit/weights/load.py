@@ -1,4 +1,4 @@
-"""Put weights into models: read once, rename and resample, load, report.
+"""Load weights into models: read, rename, resample, load and report.
 
 `load_into` is the only function that does so. A family of this package defines two methods for it on its model:
 `from_released` renames released weights, `resample_state` resamples parameters that depend on the image size.
@@ -38,18 +38,18 @@ SWAPPED = "swapped_by_soft_vit"
 """The timm name of models whose attention was swapped."""
 
 Head = Literal["fit", "drop", "strict"]
-"""What becomes of a head for other classes: the model keeps its own, no head is loaded, or the weights are refused."""
+"""For weights with another head: `fit` keeps the model's own head, `drop` loads no head, `strict` refuses them."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class LoadReport:
-    """What became of weights on their way into a model; lists of the names of parameters.
+    """How weights were loaded into a model. Lists hold names of parameters.
 
-    renamed: in the file under another name. resampled: to another image size, with both shapes. new: values of the
-    model. left_out: weights that the model does not take. changes: a sentence for each change of the weights, other
-    names excepted.
+    renamed: those with another name in the file. resampled: those of another image size, with their shapes before and
+    after. new: those that keep the model's values. left_out: those in the file that are not loaded. changes: a sentence
+    for each change of the weights, except of names.
     """
 
     source: str
@@ -105,9 +105,8 @@ def fit(
     _fit_channels(model, weights, expected, report)
     _fit_head(model, loaded, weights, expected, report, head, classes)
     if not strict:
-        fitting = {
-            name for name in expected.keys() & weights.keys() if of_timm or expected[name].shape == weights[name].shape
-        }
+        common = expected.keys() & weights.keys()
+        fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
         report.new += [name for name in expected if name not in fitting]
         report.left_out += [name for name in weights if name not in fitting]
         if expected and not fitting:
@@ -118,7 +117,7 @@ def fit(
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
         raise ValueError(
-            f"The weights in {loaded.source} do not fit {name} and its options: {mismatch}; see `{command}`."
+            f"The weights in {loaded.source} must fit {name} and its options: {mismatch}; see `{command}`."
         )
     return weights, report
 
@@ -135,7 +134,9 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
     before = {name: tuple(value.shape) for name, value in weights.items()}
     if hasattr(model, "resample_state") or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
-        resample(weights, img_size=loaded.spec.img_size or _assumed_size(weights, model, loaded.source))
+        told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
+        size = loaded.spec.img_size or (None if told else _assumed_size(weights, model, loaded.source))
+        resample(weights, img_size=size)
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
         # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
@@ -151,9 +152,7 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
     return weights
 
 
-def _fit_channels(
-    model: nn.Module, weights: dict[str, Tensor], state: Mapping[str, Tensor], report: LoadReport
-) -> None:
+def _fit_channels(model: nn.Module, weights: dict[str, Tensor], state: dict[str, Tensor], report: LoadReport) -> None:
     """Adapt the first convolution, in place, to the model's number of channels."""
     for name in parameter_names(model, "first_conv", ".weight"):
         value, expected = weights.get(name), state.get(name)
@@ -201,9 +200,8 @@ def _require_same_swap(spec: ModelSpec, model: Any) -> None:
     """Raise ValueError for weights of a swapped model in another one; names and shapes of both may agree."""
     of_weights, of_model = (_swaps(options) for options in (spec.options, getattr(model, "_model_args", {})))
     if of_weights and of_weights != of_model:
-        raise ValueError(
-            f"The model must be {SWAPPED} with attn_layer={of_weights}, as in the weights, got {of_model or None}."
-        )
+        swap = f"{SWAPPED} with attn_layer={of_weights}, as in the weights"
+        raise ValueError(f"The model must be {swap}, got {of_model or None}.")
 
 
 def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -283,9 +281,9 @@ def _vit_grid(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """Return released or converted weights under the names of a model of this package, resampled to its image size.
+    """Return weights under the names of a model of this package, resampled to its image size.
 
-    Converted weights of that size pass unchanged.
+    Released and converted weights are taken; converted ones of that size are returned unchanged.
     """
     if not isinstance(state_dict, NotedWeights):
         # timm sets these from the config.json of a model that it saved.

@@ -125,7 +125,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types for foreign bytes.
-        raise ValueError(f"{path} is not a checkpoint that can be read safely: {_reason(error)}.") from error
+        raise ValueError(f"{path} must be a checkpoint that can be read safely ({_reason(error)}).") from error
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
@@ -198,7 +198,7 @@ def _is_finite(x: Tensor) -> bool:
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
     """Raise ValueError with the name of the first weight that has an infinity or a NaN."""
     if name := first_not_finite(state_dict):
-        raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
+        raise ValueError(f"{name} in {source} must be finite; get the file again, or another one.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

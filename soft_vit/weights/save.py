@@ -75,7 +75,7 @@ def convert(
     if target.suffix not in suffixes:
         raise ValueError(f"target must end in {' or '.join(suffixes)} for the layout {layout}, got {target}.")
     if target.exists():
-        raise ValueError(f"{target} exists already; give another path, or remove it.")
+        raise ValueError(f"target must be a file that does not exist yet, got {target}.")
     file = read_trained_file(source, weights, model)
     write_atomically(target, written(file, layout))
     sentences = [f"{source} holds weights of {file.model} in the layout {file.layout}."]
@@ -189,7 +189,7 @@ def _noted_model(spec: ModelSpec, path: str | Path) -> str:
     for entry in RECORDED_WEIGHTS.values():
         if entry.file == Path(path).name:
             return entry.model
-    raise ValueError(f"{path} does not note its model; give --model, one that `{check_command(path)}` prints.")
+    raise ValueError(f"{path} must record its model; give --model, one that `{check_command(path)}` prints.")
 
 
 def _network(weights: NotedWeights) -> nn.Module:

@@ -11,7 +11,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
-import matplotlib.backends.backend_agg  # noqa: F401  each run would import it after the fork
+import matplotlib.backends.backend_agg
+import matplotlib.figure  # noqa: F401  each run would import both after the fork
 import torch
 
 from soft_vit.engine.resume.read import load_checkpoint_file

@@ -236,14 +236,9 @@ def inputs_recurrent(kind: str, N: int, harsh: bool, sizes: tuple[int, int, int]
         tensors = [w, u, (30 if harsh else 1) * k[:, 0], v[:, 0]]
     elif kind == "ssm":
         # Half of the tokens forget all, between others that forget little.
-        steps = (1e3 * (x[0] > 0).double() + 1e-3 if harsh else F.softplus(x[0] - 2) for x in (k, a))
-        rates = -torch.rand(2, 1, 1, width, generator=g, dtype=torch.float64)
-        tensors = [
-            v[0],
-            torch.stack([*steps]),
-            rates,
-            *(torch.stack(q[0, ..., i : i + 2, None].unbind(2)) for i in (0, 2)),
-        ]
+        steps = 1e3 * (k[0] > 0).double() + 1e-3 if harsh else F.softplus(k[0] - 2)
+        rates = -torch.rand(heads, 1, width, generator=g, dtype=torch.float64)
+        tensors = [v[0], steps, rates, q[0, ..., :1], q[0, ..., 1:2]]
     elif kind == "rwkv6":
         strong = torch.where(a < -0.5, -403.0, -0.02).double()
         tensors = [q, k, v, strong if harsh else -(1.5 * a - 1).exp(), torch.randn(heads, width, generator=g).double()]

@@ -38,6 +38,11 @@ class CocoAP(BaseMetric):
         for kind in self.kinds:
             check_choice("kinds", kind, ("bbox", "segm"))
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the metrics."""
+        return [f"{self.prefix}/{kind}_{name}" for kind in self.kinds for name in NAMES]
+
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
             predicted = sample["pred_instances"]
@@ -66,9 +71,8 @@ class CocoAP(BaseMetric):
                 write_atomically(f"{self.out}.{kind}.json", json.dumps(detections).encode())
             # COCO changes what it is given. MMEngine logs the figures.
             coco = COCO(copy.deepcopy(truth))
-            evaluation = COCOeval_faster(
-                coco, coco.loadRes(detections), iouType=kind, print_function=lambda *args: None
-            )
+            results_of = coco.loadRes(detections)
+            evaluation = COCOeval_faster(coco, results_of, iouType=kind, print_function=lambda *args: None)
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()
@@ -99,7 +103,6 @@ class CocoAP(BaseMetric):
             key = "bbox" if kind == "bbox" else "segmentation"
             scores, labels = entry["scores"].tolist(), entry["labels"].tolist()
             for shape, score, label in zip(shapes, scores, labels, strict=True):
-                detections.append(
-                    {"image_id": entry["id"], "category_id": category_ids[label], key: shape, "score": score}
-                )
+                where = {"image_id": entry["id"], "category_id": category_ids[label]}
+                detections.append({**where, key: shape, "score": score})
         return detections

@@ -25,10 +25,10 @@ _OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 
 @register(HOOKS)
 class WeightsHook(Hook):
-    """Fits the weights of a checkpoint to the model; MMEngine would log a mismatch and go on.
+    """Fits the weights of a checkpoint to the model, where MMEngine would log a mismatch and continue.
 
-    A training that begins from `load_from` adapts heads and grids, see `load_into`; a head for classes with
-    other names is replaced. A resumed run and a test need weights that fit exactly.
+    Training from `load_from` adapts heads and grids, see `load_into`, and replaces a head for classes of other names.
+    A resumed run and a test need weights that fit exactly.
 
     For a test, ema: the averaged (True) or the plain weights of a checkpoint with both, None for the averaged ones.
     img_size: prepare the model for this size. Raises ValueError for weights, sizes or classes that do not fit.
@@ -56,7 +56,7 @@ class WeightsHook(Hook):
             classes = trained_classes(runner)
             if classes and spec.label_names and classes != spec.label_names:
                 trained, present = (", ".join(names[:10]) for names in (spec.label_names, classes))
-                raise ValueError(f"The classes must be {trained}, got {present}.")
+                raise ValueError(f"The classes must be {trained}, as in the checkpoint, got {present}.")
             return
         begins = isinstance(runner._train_loop, BaseLoop)
         if not begins and self.ema is not None:
@@ -85,15 +85,13 @@ class WeightsHook(Hook):
 
 
 def changed_options(spec: ModelSpec, model: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the options of a timm model that differ from those of its weights, as (noted, own); {} for others.
+    """Return the options of a timm model that differ from those of its weights, as (recorded, current).
 
-    Options that the weights fix or a test may choose do not count.
+    Options that the weights fix or a test may choose are left out. Other models have none.
     """
     current = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
-    recorded = {
-        name: value for name, value in spec.arguments({}).items() if name in current and name not in _OF_THE_TEST
-    }
-    pairs = {name: (value, current[name]) for name, value in sorted(recorded.items())}
+    options = sorted(spec.arguments({}).items())
+    pairs = {name: (value, current[name]) for name, value in options if name in current and name not in _OF_THE_TEST}
     return {name: pair for name, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 

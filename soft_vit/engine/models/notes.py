@@ -14,7 +14,7 @@ from soft_vit.weights.spec import ModelSpec, plain
 
 
 def spec_of_run(runner: Runner) -> ModelSpec | None:
-    """Return the record for the checkpoints of a run; None for a model without a part of timm."""
+    """Return the record that a run saves in its checkpoints; None for a model that has no timm model in it."""
     model = unwrapped(runner.model)
     network, backbone = timm_network(model), backbone_spec(model)
     if network is not None:

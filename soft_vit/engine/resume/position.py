@@ -96,13 +96,13 @@ class PositionSampler(Sampler):
 
 @register(HOOKS)
 class BatchPositionHook(Hook):
-    """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
+    """Saves the number of processes, their batch size and the steps of an epoch in the `meta` of each checkpoint.
 
-    Attributes that a hook names in `kept`, which must be of plain Python types, are saved and restored as well.
+    It also saves and restores the attributes that a hook names in `kept`, which must be plain Python values.
 
-    Raises ValueError for a resumed run with another number of steps or another global batch, because positions among
-    the samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
-    global batch. Settings of the optimizer and of its schedules come from the checkpoint, as in MMEngine.
+    Raises ValueError for a resumed run with another number of steps or another global batch, since positions among the
+    samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
+    global batch. The state of the optimizer and of its schedules comes from the checkpoint, as in MMEngine.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -124,11 +124,13 @@ class BatchPositionHook(Hook):
         before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
-        difference = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
+        difference = f"{_sentence(before)}, got {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
-            raise ValueError(f"The checkpoint {difference}; resume with the same data and batch, or use load_from.")
-        runner.logger.warning(f"The checkpoint {difference}: samples are the same, random numbers of steps differ.")
+            raise ValueError(f"A resumed run must have {difference}; use load_from to begin a run from these weights.")
+        runner.logger.warning(
+            f"The checkpoint was written by {difference}: samples are the same, random numbers of steps differ."
+        )
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:

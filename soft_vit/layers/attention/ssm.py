@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, convolve_grid, depthwise_conv
 from soft_vit.layers.attention.vssd import LIMIT, draw_steps
-from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.mlp import HIDDEN_SIZE
 from soft_vit.layers.plain import Linear
+from soft_vit.ops.cpu import on_cpu_without_gradients
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.ssm import selective_scan
@@ -23,6 +24,9 @@ from soft_vit.ops.ssm import selective_scan
 DIM_PER_RANK = 16
 # Of the numbers B and C of a token, so that sums of products with step sizes are finite in fp32.
 LARGEST = 1e8
+# Elements of the largest tensors of images that go through the scans together: a dozen passes over memory are faster
+# where a cache holds what they read.
+CACHED = 1 << 20
 
 
 def by_columns(x: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
@@ -34,6 +38,12 @@ def by_columns(x: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
     return torch.cat([x[:, :prefix], turned], dim=1) if prefix else turned
 
 
+def four_orders(x: Tensor, layout: Layout) -> Tensor:
+    """Return tokens `[B, T, ...]` row by row, column by column, and both from the end: `[4, B, T, ...]`."""
+    ahead = torch.stack([x, by_columns(x, layout.grid_size, layout.num_prefix_tokens)])
+    return torch.cat([ahead, ahead.flip(2)])
+
+
 class SSMAttention(Attention):
     """`out_proj(norm(y))` with the sum y of four scans of the tokens u, after a 3x3 depthwise convolution and SiLU.
 
@@ -41,7 +51,9 @@ class SSMAttention(Attention):
     a share of u_t. Step sizes delta of channels, and the numbers B and C of tokens, are layers of u, others for each
     scan. The scans go row by row, column by column, and back.
 
-    num_heads must divide the width, and is otherwise ignored: each channel is a head. ssm_ratio: ratio of D to C.
+    num_heads must divide the width, and is otherwise ignored: each channel is a head.
+
+    ssm_ratio: ratio of channels in the scans to those of tokens.
     """
 
     traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
@@ -73,43 +85,51 @@ class SSMAttention(Attention):
         nn.init.zeros_(self.A_logs)
         nn.init.ones_(self.Ds)
 
-    def attend(self, delta: Tensor, B: Tensor, C: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    def attend(self, given: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Return the sum y of all scans of v `[B, D, T, E]`, at least fp32; E is 1 in `mix`.
 
-        delta: `[4, B, T, D]`, and B, C: `[4, B, T, 1]`, in the order of tokens of each scan from the first token.
+        given: `[4, B, T, R + 2]`, for each scan in its order, what step sizes are made of, B and C.
         """
-        (Y, X), P, E = layout.grid_size, layout.num_prefix_tokens, v.shape[3]
-        u = at_least_float32(v).permute(3, 0, 2, 1)
-        orders = torch.stack([u, by_columns(u.flatten(0, 1), (Y, X), P).view_as(u)])
-        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, len(u[0]), 1, -1)
-        # Directions, orders, columns of v and images: [2, 2, E, B, T, D].
-        parts = (x.unflatten(0, (2, 2))[:, :, None].expand(-1, -1, E, -1, -1, -1) for x in (delta, A, B, C))
-        rows, columns = selective_scan(orders.flatten(0, 2), *(x.flatten(1, 3) for x in parts)).chunk(2)
-        y = (rows + by_columns(columns, (X, Y), P)).view_as(u)
-        return torch.addcmul(y, at_least_float32(self.Ds).view(4, -1).sum(0), u).permute(1, 3, 2, 0)
+        u, given = at_least_float32(v).permute(3, 0, 2, 1), at_least_float32(given)
+        if not on_cpu_without_gradients(u):
+            return self.scan(given, u, layout).permute(1, 3, 2, 0)
+        E, batch, T, D = u.shape
+        numbers, done = 4 * E * T, []
+        images, width = max(1, CACHED // (numbers * D)), max(DIM_PER_RANK, HIDDEN_SIZE // numbers)
+        for b in range(0, batch, images):
+            part, some = slice(b, b + images), layout
+            if layout.mask is not None:
+                some = layout._replace(mask=layout.mask[part])
+            channels = (slice(c, c + width) for c in range(0, D, width))
+            done.append(torch.cat([self.scan(given[:, part], u[:, part, :, c], some, c) for c in channels], dim=3))
+        return torch.cat(done, dim=1).permute(1, 3, 2, 0)
+
+    def scan(self, given: Tensor, u: Tensor, layout: Layout, channels: slice = slice(None)) -> Tensor:
+        """Return the sum y of all scans of u `[E, B, T, D]`, some channels of all; given: see `attend`."""
+        weight, bias = (at_least_float32(x)[:, channels] for x in (self.dt_projs_weight, self.dt_projs_bias))
+        rates, shares = (at_least_float32(x).view(4, -1)[:, channels] for x in (self.A_logs, self.Ds))
+        delta = torch.baddbmm(bias[:, None], given[..., :-2].flatten(1, 2), weight.mT).unflatten(1, given.shape[1:3])
+        delta = F.softplus(delta)
+        if layout.mask is not None:
+            delta = delta.masked_fill(~four_orders(layout.mask[..., None], layout), 0)
+        B, C = given[..., -2:].clamp(-LARGEST, LARGEST).split(1, dim=3)
+        # Columns of v are images of their own.
+        E, images = u.shape[0], u.flatten(0, 1)
+        A = -rates.exp()[:, None, None].expand(-1, images.shape[0], -1, -1)
+        delta, B, C = (x[:, None].expand(-1, E, -1, -1, -1).flatten(1, 2) for x in (delta, B, C))
+        parts = (x.flatten(0, 1) for x in (four_orders(images, layout), delta, A, B, C))
+        y = selective_scan(*parts).unflatten(0, (4, -1))
+        rows, columns = y[:2] + y[2:].flip(2)
+        y = rows + by_columns(columns, layout.grid_size[::-1], layout.num_prefix_tokens)
+        return torch.addcmul(y, shares.sum(0), images).unflatten(0, (E, -1))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        if layout.mask is not None:
-            return self.scan(x, layout)
-        # Four scans take a dozen passes over memory, which is faster where a cache holds what they read.
-        return in_image_parts(lambda part: self.scan(part, layout), x, 16 * x.shape[1] * self.in_proj.out_features)
-
-    def scan(self, x: Tensor, layout: Layout) -> Tensor:
-        """Mix tokens `[B, T, C]` of that layout."""
         u = F.silu(convolve_grid(self.in_proj(x), self.conv2d, layout))
-        # For each scan, in its order of tokens: [4, B, T, R + 2].
         given = F.linear(u, self.x_proj_weight.flatten(0, 1)).unflatten(2, (4, -1))
         columns = by_columns(given[:, :, 1::2], layout.grid_size, layout.num_prefix_tokens)
-        given = torch.stack([given[:, :, 0], columns[:, :, 0], given[:, :, 2], columns[:, :, 1]])
-        delta = (given[..., :-2].flatten(1, 2) @ self.dt_projs_weight.mT).unflatten(1, given.shape[1:3])
+        orders = given[:, :, 0], columns[:, :, 0], given[:, :, 2].flip(1), columns[:, :, 1].flip(1)
         with full_precision(x):
-            B, C = at_least_float32(given[..., -2:]).clamp(-LARGEST, LARGEST).split(1, dim=3)
-            delta = F.softplus(at_least_float32(delta) + at_least_float32(self.dt_projs_bias)[:, None, None])
-            if layout.mask is not None:
-                mask = layout.mask[..., None]
-                mask = torch.stack([mask, by_columns(mask, layout.grid_size, layout.num_prefix_tokens)] * 2)
-                delta = delta.masked_fill(~mask, 0)
-            y = self.attend(delta, B, C, u.mT[..., None], layout).squeeze(3).mT
+            y = self.attend(torch.stack(orders), u.mT[..., None], layout).squeeze(3).mT
             affine = at_least_float32(self.out_norm.weight), at_least_float32(self.out_norm.bias)
             y = F.layer_norm(y.clamp(-LIMIT, LIMIT), self.out_norm.normalized_shape, *affine, self.out_norm.eps)
         return self.proj_drop(self.out_proj(y.to(u.dtype)))

@@ -478,4 +478,18 @@ def test_checkpoint_with_one_set():
 def test_checkpoint_that_is_not_finite_is_not_written(part, content):
     checkpoint = {"state_dict": {}, part: {"state": {0: torch.tensor([1.0, content])}}}
     with pytest.raises(ValueError, match=f"{part}.state.0") if part else nullcontext():
-        SafeCheckpointHook(interval=1).before_save_checkpoint(SimpleNamespace(model=Pair()), checkpoint)
+        save(1, checkpoint)
+
+
+def save(count: int, checkpoint: dict) -> None:
+    """Call all of a run's hooks that save."""
+    run = SimpleNamespace(model=Pair(), hooks=[SafeCheckpointHook(interval=1) for _ in range(count)])
+    for hook in run.hooks:
+        hook.before_save_checkpoint(run, checkpoint)
+
+
+def test_two_hooks_that_save_look_at_a_checkpoint_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr("soft_vit.engine.hooks.checkpoint.first_not_finite", looks.append)
+    save(2, {"state_dict": {}})
+    assert len(looks) == 1
