@@ -85,6 +85,7 @@ setup(
     packages=find_packages(include=["soft_vit", "soft_vit.*"]),
     package_data={
         "soft_vit": ["py.typed"],
+        "soft_vit.data": ["*.csv"],
         "soft_vit.layers": ["*.csv"],
         "soft_vit.predict": ["app*"],
         "soft_vit.weights": ["*.md"],

@@ -43,7 +43,8 @@ def measure_data_rate(
 
     from soft_vit.engine.data.preprocessor import collate_labels
     from soft_vit.engine.data.transforms import allow_zero_bits
-    from soft_vit.engine.resume.position import SampleIndex, SeededDataset
+    from soft_vit.engine.resume.position import SeededDataset
+    from soft_vit.resume.position import SampleIndex
 
     augment = dict(config.train_dataloader.dataset.pipeline[0])
     if augment.pop("type") != "TimmAugment":

@@ -1,4 +1,4 @@
-"""Attentions in the vision models of transformers: by name, and swapped into their weights.
+"""Attentions in the vision models of transformers, by name and swapped into their weights, and an encoder for SAM.
 
 Imports transformers 5, the extra `[hf]`.
 """
@@ -16,12 +16,16 @@ from timm.layers import get_device_dtype, to_2tuple
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function
+from transformers.models.sam.modeling_sam import SamVisionEncoderOutput
 
 from soft_vit.functional import FUNCTIONAL_KINDS, OPERATORS, attention
 from soft_vit.layers.attention import attention_class
 from soft_vit.layers.token_grid import ImageGrids, grids_of_sizes
 from soft_vit.layers.vit_attention import ViTAttention, check_options, valid_tokens, vit_attention
 from soft_vit.models.swap import SwapReport, block_numbers, keep_projections, meta_copy, projections
+from soft_vit.weights.adapter import Adapter
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import load_weights
 
 KNOWN_MODELS = ["ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "DINOv3ViT", "Siglip", "Siglip2", "CLIP"]
 """Models whose attention a swap replaces. It keeps its layers q_proj, k_proj, v_proj, and o_proj or out_proj."""
@@ -247,3 +251,60 @@ def _run_image(tower: Any) -> Any:
         return tower(pixel_values=weight.new_zeros(1, config.num_channels, Y * h, X * w))
     pixels = weight.new_zeros(1, Y * X, h * w * config.num_channels)
     return tower(pixel_values=pixels, spatial_shapes=torch.tensor([[Y, X]]), pixel_attention_mask=None)
+
+
+class SamImageEncoder(nn.Module):
+    """An image encoder `efficientvit_sam_*` in the place of `vision_encoder` in transformers' `SamModel`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor, **kwargs: Any) -> SamVisionEncoderOutput:
+        """Return the embedding `[B, 256, 64, 64]` of images `[B, 3, H, W]` as `last_hidden_state`."""
+        return SamVisionEncoderOutput(last_hidden_state=self.model(pixel_values))
+
+
+def _sam_decoder() -> Adapter:
+    """Return the names of SAM's prompt encoder and mask decoder in released files, and in transformers."""
+    names = {
+        "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix": "shared_image_embedding.positional_embedding",
+        "prompt_encoder.point_embeddings.**": "prompt_encoder.point_embed.**",
+        "mask_decoder.transformer.norm_final_attn.*": "mask_decoder.transformer.layer_norm_final_attn.*",
+        "mask_decoder.transformer.layers.*.norm*.*": "mask_decoder.transformer.layers.*.layer_norm*.*",
+    }
+    for number, name in {0: "conv1", 1: "layer_norm1", 3: "conv2", 4: "layer_norm2", 6: "conv3"}.items():
+        names[f"prompt_encoder.mask_downscaling.{number}.*"] = f"prompt_encoder.mask_embed.{name}.*"
+    for number, name in {0: "conv1", 1: "layer_norm", 3: "conv2"}.items():
+        names[f"mask_decoder.output_upscaling.{number}.*"] = f"mask_decoder.upscale_{name}.*"
+    for number, name in {0: "proj_in", 1: "layers.0", 2: "proj_out"}.items():
+        for mlp in ("output_hypernetworks_mlps.*", "iou_prediction_head"):
+            names[f"mask_decoder.{mlp}.layers.{number}.*"] = f"mask_decoder.{mlp}.{name}.*"
+    return Adapter({"image_encoder.**": None, **names})
+
+
+def sam_model(encoder: nn.Module, checkpoint: str | Path | None = None) -> Any:
+    """Return transformers' `SamModel` with an image encoder `efficientvit_sam_*`, such as `efficientvit_sam_l0`.
+
+    checkpoint: a released file, whose weights of encoder, prompt encoder and mask decoder are loaded; without one, the
+    latter two are random. Prompts lie in a frame of 1,024 pixels, also for images of 512.
+
+    Raises what `load_into` raises.
+    """
+    # Its own encoder is replaced.
+    config = transformers.SamConfig(vision_config={"num_hidden_layers": 0, "hidden_size": 8})
+    model: Any = transformers.SamModel(config)
+    # That of the authors; transformers has 1e-5.
+    model.mask_decoder.transformer.layer_norm_final_attn.eps = 1e-6
+    model.vision_encoder = nn.Identity()
+    if checkpoint is not None:
+        weights = load_weights(checkpoint)
+        load_into(encoder, weights)
+        rest = _sam_decoder().from_released(weights)
+        # One parameter under two names.
+        shared = {
+            name.replace("shared_image", "prompt_encoder.shared"): x for name, x in rest.items() if "shared" in name
+        }
+        load_into(model, rest | shared, "strict")
+    model.vision_encoder = SamImageEncoder(encoder)
+    return model.eval()

@@ -44,6 +44,11 @@ PARAM_SCHEDULERS = _SharedRegistry(root.PARAM_SCHEDULERS)
 T = TypeVar("T", bound=type)
 
 
-def register(registry: Registry) -> Callable[[T], T]:
-    """Class decorator: enter a class into one of the registries above."""
-    return registry.register_module()
+def register(registry: Registry, former_name: str | None = None) -> Callable[[T], T]:
+    """Class decorator: enter a class into one of the registries above, also under a name that saved configs have."""
+
+    def enter(cls: T) -> T:
+        registry.register_module([cls.__name__, *([former_name] if former_name else [])], module=cls)
+        return cls
+
+    return enter

@@ -5,6 +5,7 @@ claims         check claims of the field
 softmax        find softmax in each stage of each model
 timm           find softmax in every architecture of timm
 linearise      linearise frozen ViTs without labels, and measure what they keep
+real           measure what holds on real pictures, and for a real teacher
 """
 
 import os
@@ -24,6 +25,7 @@ MODULES = {
     "softmax": "studies.softmax",
     "timm": "studies.timm_models",
     "linearise": "studies.linearise.command",
+    "real": "studies.real.command",
 }
 
 

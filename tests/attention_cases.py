@@ -20,6 +20,8 @@ DIM, HEADS = 12, 3
 # Weights that begin at or near zero.
 WEIGHTS = ("q_conv.weight", "k_conv.weight", "w1", "w2", "w3", "linear.w1", "linear.w2")
 WEIGHTS += ("time_maa_w1", "time_maa_w2", "time_decay_w1", "time_decay_w2", "spatial_first")
+WEIGHTS += ("q_maps", "k_maps")
+WEIGHTS += ("A_logs", "Ds")
 WEIGHTS += tuple(f"mlstm_cell.{gate}.weight" for gate in ("igate", "fgate"))
 # The focused attention of the released models is in no table.
 CLASSES = {**ATTENTIONS, "flatten": FlattenAttention}
@@ -168,6 +170,11 @@ def performer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     else:
         q, k = ((part @ attn.projection.mT - part.square().sum(-1, keepdim=True) / 2).exp() for part in (q, k))
     return rows_of_one(q @ k.mT)
+
+
+def hedgehog(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    q, k = (part @ maps for part, maps in zip(queries_and_keys(attn, x), (attn.q_maps, attn.k_maps), strict=True))
+    return rows_of_one((q[..., :, None, :] + k[..., None, :, :]).cosh().sum(-1))
 
 
 def cosformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
@@ -549,6 +556,29 @@ def circulant(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return torch.cat([scores(q[:, :, :prefix], k).softmax(-1), F.pad(weights, (prefix, 0))], dim=2)
 
 
+def ssm_tokens(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """The tokens of `ssm` after its convolution, which leaves prefix tokens out, and SiLU."""
+    u = attn.in_proj(x)
+    maps = convolve(u[:, prefix:].mT.unflatten(2, feat_size), attn.conv2d, u.shape[2])
+    return F.silu(torch.cat([u[:, :prefix], maps.flatten(2).mT], 1))
+
+
+def ssm(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
+    """A matrix for each channel: products of decays along four orders of the tokens, and the share of a token."""
+    u, rows = ssm_tokens(attn, x, prefix, feat_size), torch.arange(x.shape[1])
+    columns = torch.cat([rows[:prefix], rows[prefix:].view(feat_size).mT.flatten()])
+    matrix = torch.diag_embed(attn.Ds.view(4, -1).sum(0)[:, None].expand(-1, x.shape[1])).repeat(len(x), 1, 1, 1)
+    for k, order in enumerate((rows, columns, rows.flip(0), columns.flip(0))):
+        given = u[:, order] @ attn.x_proj_weight[k].mT
+        delta = (1 + (given[..., :-2] @ attn.dt_projs_weight[k].mT + attn.dt_projs_bias[k]).exp()).log()
+        sums = (-attn.A_logs.view(4, -1)[k].exp() * delta).cumsum(1).mT
+        decays = (sums[..., None] - sums[:, :, None]).exp().tril()
+        scanned = given[:, None, :, -1:] * decays * (delta * given[..., -2:-1]).mT[:, :, None]
+        back = order.argsort()
+        matrix = matrix + scanned[:, :, back][..., back]
+    return matrix
+
+
 def polaformer(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     """A matrix for pairs of like signs and one for pairs of unlike signs, for each head."""
     q, k = (heads(part / attn.scale.exp().log1p()) for part in encoded(attn, x, prefix))
@@ -615,6 +645,9 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         bias = 0 if norm.bias is None else norm.bias
         y = F.layer_norm(mixed, mixed.shape[3:]).flatten(2) * (1 + norm.weight) + bias
         return attn.proj_down((y + attn.learnable_skip * s) * F.silu(z))
+    if is_kind(attn, "ssm"):
+        y = (matrix @ ssm_tokens(attn, x, prefix, feat_size).mT[..., None]).squeeze(3).mT
+        return attn.out_proj(attn.out_norm(y))
     v = values_of(attn, x, prefix, feat_size)
     if matrix.shape[1] == 2 * HEADS:
         halves = v.unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
@@ -658,6 +691,7 @@ CASES = [
     case("linear", "contract", linear, features="relu"),
     case("performer", "contract masks", performer, "N"),
     case("performer", "contract masks", performer, kernel="relu"),
+    case("hedgehog", "contract masks", hedgehog, "N"),
     case("efficient", "contract masks", efficient, "N"),
     case("hydra", "contract masks", hydra, "N"),
     case("sima", "contract masks", sima, "N"),
@@ -735,6 +769,8 @@ CASES = [
     case("mlstm", "contract", mlstm, direction="forward", conv1d=True),
     case("circulant", "contract masks maps", circulant, "N log N"),
     case("circulant", formula=circulant, qkv_bias=False),
+    case("ssm", "contract masks maps", ssm, "N"),
+    case("ssm", "contract", ssm, ssm_ratio=2),
     case("local", "contract masks", cost="N"),
     case("local", "maps", LOCAL, kernel_size=3),
     case("atrous", "contract", ATROUS, "N^2/k^2"),

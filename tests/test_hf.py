@@ -6,8 +6,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import timm
 import torch
 from attention_cases import randomize, relative_error
+from models.zoo.families import FAMILIES
+from models.zoo.generated import shapes
 from torch import Tensor, nn
 
 import soft_vit
@@ -245,3 +248,25 @@ def test_dropout_of_weights_is_kept(name, rate):
     setattr(soft_vit.hf.vision_attentions(model)[0].config, rate, 0.25)
     soft_vit.swap_attention(model, "softmax")
     assert {swapped.attn.attn_drop for *_, swapped in soft_vit.hf.vision_attentions(model)[1]} == {0.25}
+
+
+def test_an_encoder_in_sam(tmp_path):
+    """Of the released file, every weight has a place: names and shapes are those of the golden data."""
+    names = shapes("efficientvit_sam", "efficientvit_sam_l0")
+    rest = {name: torch.randn(shape) for name, shape in names.items() if not name.startswith("image_encoder.")}
+    small = FAMILIES["efficientvit_sam"].small | {"neck": {"channels": 256, "depth": 0, "size": (64, 64)}}
+    encoder = timm.create_model("efficientvit_sam_l0", **small).eval()
+    torch.save({**encoder.to_released(encoder.state_dict()), **rest}, tmp_path / "released.pt")
+    model = hf.sam_model(encoder, tmp_path / "released.pt")
+    loaded = {x.data_ptr(): x for name, x in model.state_dict().items() if not name.startswith("vision_encoder.")}
+    assert sorted(x.sum().item() for x in loaded.values()) == sorted(x.sum().item() for x in rest.values())
+    images = torch.randn(2, 3, 96, 64)
+    points, boxes = torch.tensor([[[[300.0, 400.0]]], [[[9.0, 1000.0]]]]), torch.tensor([[[1.0, 2.0, 90.0, 80.0]]] * 2)
+    with torch.no_grad():
+        assert torch.equal(model.get_image_embeddings(images), encoder(images))
+        for prompts in ({"input_points": points}, {"input_boxes": boxes}):
+            found = model(pixel_values=images, **prompts)
+            assert (found.pred_masks.shape, found.iou_scores.shape) == ((2, 1, 3, 256, 256), (2, 1, 3))
+    torch.save(encoder.state_dict(), tmp_path / "encoder.pt")
+    with pytest.raises(ValueError, match="positional_embedding"):
+        hf.sam_model(encoder, tmp_path / "encoder.pt")

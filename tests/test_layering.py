@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "soft_vit"
 
 ROOMS = ("version", "text_tables", "ops", "layers", "functional", "weights", "models", "hf", "__init__", "data")
-ROOMS += ("probe", "linearise", "registry")
+ROOMS += ("resume", "probe", "linearise", "registry")
 ROOMS += ("engine", "dense", "predict", "export", "cli")
 """Folders and root files of the package; soft_vit/__init__.py registers the models."""
 OUTSIDE = ("tools", "benchmarks", "studies", "docs", "tests", "configs")
@@ -22,6 +22,7 @@ THIRD_PARTY = {
     "layers": {"torch", "timm"},
     "weights": {"torch", "timm", "numpy", "safetensors", "filelock", "gdown", "yaml", "tqdm", "huggingface_hub"},
     "models": {"torch", "timm"},
+    "resume": {"torch", "numpy"},
     "data": {"torch", "numpy", "PIL", "tqdm", "faster_coco_eval"},
 }
 

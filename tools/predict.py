@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     load = partial(load_predictor, **arguments)
     # Clusters stop a job by SIGTERM. Keep the results so far, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    outcome = predict_files(images, load, out, source=source, say=partial(print, flush=True), **how)
+    outcome = predict_files(images, load, out, source=source, notify=partial(print, flush=True), **how)
     print(outcome)
     sys.exit(outcome.exit_code)
 

@@ -6,9 +6,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "all pairs": ("softmax_one", "gaussian", "synthesizer"),
     "Gaussian kernel, bottleneck": ("soft", "soft_norm", "soft_plus", "skyformer"),
     "landmarks, low rank": ("linformer", "nystrom", "agent", "vq", "spatial_reduction"),
-    "kernel features": ("linear", "cosformer", "focused", "inline", "polaformer", "efficient", "performer"),
+    "kernel features": ("linear", "hedgehog", "cosformer", "focused", "inline", "polaformer", "efficient", "performer"),
     "other forms": ("hydra", "sima", "gau", "mala", "mila", "rala", "ttt", "ttt_glu", "vssd", "wfm", "circulant"),
-    "recurrences": ("gla", "rwkv", "rwkv6", "mlstm"),
+    "recurrences": ("gla", "rwkv", "rwkv6", "mlstm", "ssm"),
     "some tokens only": SOME_TOKENS,
 }
 """All attentions except softmax, which every panel shows, and `none`, which does not mix tokens."""

@@ -57,7 +57,7 @@ test_evaluator = val_evaluator
 val_cfg = dict()
 test_cfg = dict()
 
-model = dict(type="TimmProgressClassifier", loss=dict(type="CrossEntropyLoss", use_soft=True))
+model = dict(type="TimmTrainClassifier", loss=dict(type="CrossEntropyLoss", use_soft=True))
 train_cfg = dict(type="ExactEpochLoop", max_epochs=200, val_interval=5)
 optim_wrapper = dict(
     type="SafeOptimWrapper",

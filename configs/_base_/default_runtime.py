@@ -22,7 +22,7 @@ default_hooks = dict(
     # MMEngine would copy the whole history of each logged number in every step.
     history=dict(type="ShortHistoryHook"),
     # For TensorBoard: augmented batches, and the residual of each stage's Newton iteration.
-    watch=dict(type="WatchHook"),
+    watch=dict(type="DiagnosticsHook"),
     # Names each image that cannot be read, and ends a run with more than this share of them.
     bad_images=dict(type="BadImagesHook", max_share=0.01),
 )

@@ -1,7 +1,7 @@
 # Fine-tuning: 30 epochs, lower layers slower than higher ones. A config adds the model's name, load_from and what it
 # changes in the data.
 model = dict(
-    type="TimmProgressClassifier",
+    type="TimmTrainClassifier",
     drop_path_rate=0.1,
     loss=dict(type="LabelSmoothLoss", label_smooth_val=0.1),
 )

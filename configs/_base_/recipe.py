@@ -1,7 +1,7 @@
 # The published ImageNet-1k recipe of SOFT (arXiv 2110.11945, arXiv 2207.03341): 300 epochs of AdamW at batch 1024.
 # A config adds the name of its model. Augmentation stands in imagenet.py.
 model = dict(
-    type="TimmProgressClassifier",
+    type="TimmTrainClassifier",
     drop_path_rate=0.1,
     # Targets are mixed and smoothed with the images.
     loss=dict(type="CrossEntropyLoss", use_soft=True),

@@ -3,7 +3,7 @@
 _base_ = ["default_runtime.py", "imagenet.py"]
 
 model = dict(
-    type="TimmProgressClassifier",
+    type="TimmTrainClassifier",
     # Targets are mixed and smoothed with the images.
     loss=dict(type="CrossEntropyLoss", use_soft=True),
 )

@@ -4,7 +4,7 @@
 _base_ = ["../_base_/default_runtime.py", "../_base_/shapes.py"]
 
 model = dict(
-    type="TimmProgressClassifier", model_name="soft_pico", num_classes=_base_.num_classes, img_size=_base_.image_size
+    type="TimmTrainClassifier", model_name="soft_pico", num_classes=_base_.num_classes, img_size=_base_.image_size
 )
 
 train_cfg = dict(type="ExactEpochLoop", max_epochs=5, val_interval=1)

@@ -7,7 +7,7 @@ _base_ = ["../_base_/default_runtime.py"]
 
 seq_len = 64
 model = dict(
-    type="TimmProgressClassifier",
+    type="TimmTrainClassifier",
     model_name="naflexvit_base_patch16_gap",
     attn_layer="soft_vit.attn_layer('linear')",
     use_key_only_attn_mask=True,

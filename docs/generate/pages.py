@@ -16,6 +16,7 @@ from docs.generate.heat import scores_map
 from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.places import places_table
+from docs.generate.real import real_tables, students_chart
 from docs.generate.scatter import read_rates, scatter, speed_table
 from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
@@ -27,6 +28,7 @@ from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
 from studies.gym.report import off_and_share, read_cells, report, table
+from studies.real import runs
 from studies.timm_models import models_tables, read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/kinds.md": lambda: head("docs/kinds.md", "`N, ") + kinds_page(GYM, read_table(SHIPPED)),
     "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
     "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
+    "docs/real.md": lambda: head("docs/real.md", "### ") + real_tables(),
+    "docs/images/real_students.svg": lambda: students_chart(runs.load("linearise")),
     "docs/images/scatter.svg": lambda: scatter({size: SPEEDS[size] for size in SIZES[::2]}, published()),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }

@@ -9,6 +9,9 @@ from docs.generate.papers import collection_of
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.index import Entry
 
+TASKS = {"top-1": ("Image Classification", "Top 1 Accuracy"), "mIoU": ("Semantic Segmentation", "mIoU")}
+"""OpenMMLab's names of a metric's task and of the metric."""
+
 
 def readme_table(entries: Sequence[Entry]) -> str:
     """Return a Markdown table with a row per entry and metric, in which figures are marked as published or measured."""
@@ -19,9 +22,9 @@ def readme_table(entries: Sequence[Entry]) -> str:
             figures = ["", "", ""]
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
-                figures = [f"{metric.value:g}", metric.dataset, said]
+                figures = [f"{metric.value:g}" + f" {metric.name}" * (metric.name != "top-1"), metric.dataset, said]
             rows.append([_names(entry, entries), *figures, entry.license or "not stated", where])
-    return markdown_table(["weights", "top-1 %", "on", "said by", "licence", "file"], rows) + "\n"
+    return markdown_table(["weights", "top-1 %, or other", "on", "said by", "licence", "file"], rows) + "\n"
 
 
 def _names(entry: Entry, entries: Sequence[Entry]) -> str:
@@ -43,10 +46,10 @@ def metafile(entries: Sequence[Entry]) -> str:
 
 
 def _model(entry: Entry) -> dict[str, Any]:
-    task, top1 = "Image Classification", "Top 1 Accuracy"
-    results = [
-        {"Dataset": of.dataset, "Task": task, "Metrics": {top1: of.value}, "Origin": f"{of.origin}: {of.source}"}
-        for of in entry.metrics
-    ]
+    results = []
+    for of in entry.metrics:
+        task, name = TASKS[of.name]
+        origin = f"{of.origin}: {of.source}"
+        results.append({"Dataset": of.dataset, "Task": task, "Metrics": {name: of.value}, "Origin": origin})
     where = {"Name": entry.name, "In Collection": collection_of(entry.model)[0], "Config": entry.config}
     return {**where, "Weights": f"timm://{entry.name}", "Results": results}

@@ -10,7 +10,7 @@ from benchmarks.timer import Spread
 from docs.generate.papers import collection_of
 from docs.generate.scatter import rate_cell
 from soft_vit.text_tables import markdown_table
-from soft_vit.weights import ENTRIES, Entry
+from soft_vit.weights import RECORDED_WEIGHTS, Entry
 from studies.calls import calls_of
 
 COUNTED = ("model", "img_size", "params", "macs", "softmax")
@@ -19,7 +19,7 @@ COUNTED = ("model", "img_size", "params", "macs", "softmax")
 
 def counted_name(entry: Entry) -> str:
     """Return the name of an entry's row in zoo.csv: the model's, or its own if it has other arguments."""
-    first = next(other for other in ENTRIES.values() if other.model == entry.model)
+    first = next(other for other in RECORDED_WEIGHTS.values() if other.model == entry.model)
     return entry.model if (entry.options, entry.cfg) == (first.options, first.cfg) else entry.name
 
 
@@ -27,13 +27,14 @@ def count_model(entry: Entry) -> dict[str, str]:
     """Return the row of zoo.csv of recorded weights, counted in a forward pass on the meta device."""
     config = timm.get_pretrained_cfg(entry.name)
     size = config.input_size
-    arguments = {**entry.options, "img_size": size[-1], "num_classes": config.num_classes}
+    arguments = {**entry.options, "img_size": size[1:], "num_classes": config.num_classes}
     model = timm.create_model(entry.model, device="meta", **arguments)
     calls = calls_of(model, size)
     stages = sorted({stage for stage, _ in calls.softmax})
     softmax = f"stage{'s' * (len(stages) > 1)} {', '.join(stages)}" if stages else "softmax-free"
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    values = (counted_name(entry), size[-1], parameters, calls.flops // 2, softmax)
+    pixels = size[1] if size[1] == size[2] else f"{size[1]} x {size[2]}"
+    values = (counted_name(entry), pixels, parameters, calls.flops // 2, softmax)
     return dict(zip(COUNTED, map(str, values), strict=True))
 
 
@@ -53,13 +54,14 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
         counted = counts[counted_name(entry)]
         sizes = f"{int(counted['params']) / 1e6:.1f}", f"{int(counted['macs']) / 1e9:.2f}", counted["img_size"]
         found = [(f"{m.value:.1f}", m.dataset.partition(",")[0]) for m in entry.metrics if m.name == "top-1"]
+        others = [f"{m.dataset}: {m.name} {m.value:.1f}" for m in entry.metrics if m.name != "top-1"]
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
         rows.append(
             [
                 f"`{entry.name}`",
                 f"[{family}]({paper})",
-                *(found[0] if found else ("", "")),
+                *(found[0] if found else ("", ", ".join(others))),
                 *sizes,
                 counted["softmax"],
                 rate_cell(rates.get(counted["model"])),

@@ -1,4 +1,4 @@
-"""Data sets, generated or read from files, without MMEngine: soft_vit.engine and soft_vit.dense register them."""
+"""Data sets, generated or read from files, without MMEngine; `engine` and `dense` wrap and register them."""
 
 from soft_vit.data.demo.shapes import CLASSES, SPLITS, ShapeImages, draw_shape, draw_tiles, normalised_batch
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 MAX_FILE_BYTES = 256 * 2**20
 
 
-class Entry(NamedTuple):
+class StoredFile(NamedTuple):
     """A file: its path with forward slashes, and in a TAR the place of its bytes."""
 
     name: str
@@ -54,15 +54,15 @@ class FolderStorage:
                     raise ValueError(f"{link} must not link to a folder that it is in, got {os.readlink(link)}.")
             yield "" if relative == "." else relative + "/", folders, files
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFile]:
         """Return every regular file, sorted by name."""
-        return sorted(Entry(folder + name) for folder, _, files in self._walk() for name in files)
+        return sorted(StoredFile(folder + name) for folder, _, files in self._walk() for name in files)
 
     def folders(self) -> set[str]:
         """Return the paths of the folders, including empty ones."""
         return {folder + name for folder, folders, _ in self._walk() for name in folders}
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: StoredFile) -> bytes:
         """Return the bytes of a file. Raises OSError or ValueError for an unreadable or too large file."""
         path = self.path / entry.name
         # Reading a pipe would block.
@@ -84,14 +84,14 @@ class TarStorage:
         self._descriptor: int | None = None
         self._entries, self._folders = self._index()
 
-    def _index(self) -> tuple[list[Entry], set[str]]:
+    def _index(self) -> tuple[list[StoredFile], set[str]]:
         status = self.path.stat()
         stamp = [status.st_size, status.st_mtime_ns]
         kept = self.path.with_name(self.path.name + ".index.json")
         with suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads(kept.read_text())
             if content["archive"] == stamp:
-                return [Entry(*entry) for entry in content["files"]], set(content["folders"])
+                return [StoredFile(*entry) for entry in content["files"]], set(content["folders"])
         try:
             with tarfile.open(self.path, "r:") as archive:
                 members = archive.getmembers()
@@ -104,7 +104,7 @@ class TarStorage:
             target = posixpath.normpath(posixpath.join(folder, m.linkname))
             if target in places:
                 places[_plain(m.name)] = places[target]
-        entries = sorted(Entry(name, *place) for name, place in places.items())
+        entries = sorted(StoredFile(name, *place) for name, place in places.items())
         # `tar -C train -cf train.tar .` lists the top folder as well.
         folders = {_plain(m.name) for m in members if m.isdir()} - {"."}
         temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
@@ -113,13 +113,13 @@ class TarStorage:
             temporary.replace(kept)
         return entries, folders
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredFile]:
         return self._entries
 
     def folders(self) -> set[str]:
         return self._folders
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: StoredFile) -> bytes:
         _check_size(entry.name, entry.size)
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY)
@@ -155,8 +155,8 @@ class ZipStorage:
             self._open = os.getpid(), zipfile.ZipFile(self.path)
         return self._open[1]
 
-    def entries(self) -> list[Entry]:
-        return sorted(Entry(info.filename) for info in self._members() if not info.is_dir())
+    def entries(self) -> list[StoredFile]:
+        return sorted(StoredFile(info.filename) for info in self._members() if not info.is_dir())
 
     def folders(self) -> set[str]:
         return {_plain(info.filename) for info in self._members() if info.is_dir()}
@@ -165,7 +165,7 @@ class ZipStorage:
         # macOS adds a folder of file attributes.
         return [info for info in self._archive().infolist() if not info.filename.startswith("__MACOSX/")]
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: StoredFile) -> bytes:
         archive = self._archive()
         _check_size(entry.name, archive.getinfo(entry.name).file_size)
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from soft_vit.data.archives import Entry, FolderStorage, Storage, open_storage, require_storage
+from soft_vit.data.archives import FolderStorage, Storage, StoredFile, open_storage, require_storage
 
 SUFFIXES = {".apng", ".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".mpo", ".png", ".tif", ".tiff", ".webp"}
 # Some of these need a recent Pillow or a plugin; without it they are reported as unreadable.
@@ -47,10 +47,10 @@ class LabelledImages:
 
     storage: Storage
     classes: list[str]
-    samples: list[tuple[Entry, int | tuple[int, ...]]]
+    samples: list[tuple[StoredFile, int | tuple[int, ...]]]
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def load(self, entry: Entry, **options: Any) -> Image.Image:
+    def load(self, entry: StoredFile, **options: Any) -> Image.Image:
         """Return the image in a file, in RGB. Raises BadImage if it cannot be read. options: of `decode_image`."""
         with named(entry):
             return decode_image(self.storage.read(entry), **options)
@@ -65,7 +65,7 @@ class LabelledImages:
 
 
 @contextmanager
-def named(entry: Entry) -> Iterator[None]:
+def named(entry: StoredFile) -> Iterator[None]:
     """Turn an error of reading into a BadImage that starts with the file's name."""
     try:
         yield
@@ -287,7 +287,7 @@ def is_image(path: str | PurePath) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _common_folder(entries: Sequence[Entry]) -> str:
+def _common_folder(entries: Sequence[StoredFile]) -> str:
     """Return the folder, with its slash, that holds the folders of all classes; "" if there is none."""
     first = entries[0].name.split("/")[0] + "/"
     if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries):

@@ -1,42 +1,74 @@
-"""Images with a class for each pixel, in the layout of ADE20K (Zhou et al., arXiv 1608.05442).
+"""Images with a class for each pixel, in the layouts of ADE20K (Zhou et al., arXiv 1608.05442) and of Cityscapes.
 
-The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`.
+The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`, in Cityscapes (Cordts et al., arXiv
+1604.01685) that of `leftImg8bit/<split>/CITY/NAME_leftImg8bit.png` is `gtFine/<split>/CITY/NAME_gtFine_labelIds.png`.
 """
 
+import csv
 import io
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image
 
-from soft_vit.data.archives import Entry, FolderStorage
+from soft_vit.data.archives import FolderStorage, StoredFile
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
 
+LABEL_SETS = ("cityscapes", "ade20k")
+"""The data sets whose classes and colours are known."""
+
 # Label maps that are looked through before a run: enough for a class that is in one image of a hundred.
 _SAMPLE = 300
+
+
+class LabelSet(NamedTuple):
+    """The classes of a data set. values: in its files. colors: RGB, uint8 `[C, 3]`."""
+
+    names: tuple[str, ...]
+    values: tuple[int, ...]
+    colors: np.ndarray
+
+
+@cache
+def label_set(name: str) -> LabelSet:
+    """Return the classes of a data set by name, see `LABEL_SETS`."""
+    with Path(__file__).with_name("label_sets.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["labels"] == name]
+    if not rows:
+        raise ValueError(f"labels must be one of {', '.join(LABEL_SETS)}, got {name!r}.")
+    colors = np.array([list(bytes.fromhex(row["color"])) for row in rows], np.uint8)
+    return LabelSet(tuple(row["name"] for row in rows), tuple(int(row["value"]) for row in rows), colors)
+
+
+def palette_of(names: Sequence[str]) -> np.ndarray | None:
+    """Return the colours, uint8 `[C, 3]`, of the data set that has these classes, or None."""
+    return next((found.colors for found in map(label_set, LABEL_SETS) if found.names == tuple(names)), None)
 
 
 @dataclass
 class LabelMaps:
     """Images and their label maps: `pairs` are files of the two folders.
 
-    reduce_zero_label: whether 0 means unlabelled and 1 the first class in the files, as in ADE20K.
+    reduce_zero_label: whether 0 means unlabelled and 1 the first class in the files, as in ADE20K. values: of the
+    classes in the files, where others mean unlabelled, as in Cityscapes.
     """
 
     images: FolderStorage
     maps: FolderStorage
     classes: list[str]
-    pairs: list[tuple[Entry, Entry]]
+    pairs: list[tuple[StoredFile, StoredFile]]
     reduce_zero_label: bool = False
+    values: tuple[int, ...] = ()
 
-    def load(self, pair: tuple[Entry, Entry], **options: Any) -> tuple[Image.Image, np.ndarray]:
+    def load(self, pair: tuple[StoredFile, StoredFile], **options: Any) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage.
 
         options: of `decode_image`.
@@ -46,15 +78,20 @@ class LabelMaps:
         check_size(pair[1], labels, image)
         return image, labels
 
-    def load_image(self, entry: Entry, **options: Any) -> Image.Image:
+    def load_image(self, entry: StoredFile, **options: Any) -> Image.Image:
         """Return an image in RGB. Raises BadImage. options: of `decode_image`."""
         with named(entry):
             return decode_image(self.images.read(entry), **options)
 
-    def load_labels(self, entry: Entry) -> np.ndarray:
+    def load_labels(self, entry: StoredFile) -> np.ndarray:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
             values = decode_label_map(self.maps.read(entry))
+            if self.values:
+                # Classes by value; the last row is of values beyond a byte.
+                table = np.full(257, IGNORED, np.uint8)
+                table[list(self.values)] = range(len(self.values))
+                return table[values.astype(np.int32).clip(0, 256)]
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
             # Counting is much faster than sorting pixels.
             present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
@@ -80,7 +117,7 @@ class LabelMaps:
         return [sentence] if 0 in seen and last not in seen else []
 
 
-def check_size(entry: Entry, labels: np.ndarray, image: Image.Image) -> None:
+def check_size(entry: StoredFile, labels: np.ndarray, image: Image.Image) -> None:
     """Raise BadImage if a label map `[H, W]` has another size than its image."""
     if image.size != labels.shape[::-1]:
         sizes = "{1} x {0}, got {2} x {3}".format(*image.size, *labels.shape)
@@ -104,19 +141,32 @@ def decode_label_map(data: bytes) -> np.ndarray:
 
 
 def find_label_maps(
-    root: str | Path, split: str, *, classes: Sequence[str] | None = None, reduce_zero_label: bool = False
+    root: str | Path,
+    split: str,
+    *,
+    classes: Sequence[str] | None = None,
+    reduce_zero_label: bool = False,
+    labels: str | None = None,
 ) -> LabelMaps:
     """Return the images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
 
     split: "training" or "validation". classes: names in order; by default the lines of `root/classes.txt`, else those
-    of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`.
+    of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`. labels: a name of `LABEL_SETS`, whose
+    classes are those of a root without a list; "cityscapes" also says how folders, files and values are named there,
+    and has the splits "train" and "val".
 
     Raises FileNotFoundError for a missing folder or list of classes, ValueError for images without a label map.
     """
-    root = Path(root).expanduser()
-    images, maps = (FolderStorage(root / kind / split) for kind in ("images", "annotations"))
+    root, known = Path(root).expanduser(), None if labels is None else label_set(labels)
+    of_cityscapes = labels == "cityscapes"
+    folders, end, map_end = ("images", "annotations"), "", ".png"
+    if of_cityscapes:
+        folders, end, map_end = ("leftImg8bit", "gtFine"), "_leftImg8bit", "_gtFine_labelIds.png"
+    images, maps = (FolderStorage(root / kind / split) for kind in folders)
     pairs = [
-        (entry, Entry(str(Path(entry.name).with_suffix(".png")))) for entry in images.entries() if is_image(entry.name)
+        (file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end))
+        for file in images.entries()
+        if is_image(file.name)
     ]
     if not pairs:
         raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
@@ -124,12 +174,13 @@ def find_label_maps(
     if missing:
         count = f"{len(missing)} of {len(pairs)} are missing"
         raise ValueError(f"{maps.path} must hold a label map of each image, {count}, such as {min(missing)}.")
-    names = list(classes) if classes is not None else _listed_classes(root)
-    return LabelMaps(images, maps, names, pairs, reduce_zero_label)
+    names = list(classes) if classes is not None else _listed_classes(root, known)
+    values = known.values if known is not None and of_cityscapes else ()
+    return LabelMaps(images, maps, names, pairs, reduce_zero_label, values)
 
 
-def _listed_classes(root: Path) -> list[str]:
-    """Return class names from a file in the root. Raises FileNotFoundError without one."""
+def _listed_classes(root: Path, known: LabelSet | None = None) -> list[str]:
+    """Return class names from a file in the root, else the known ones. Raises FileNotFoundError without any."""
     listed, ade = root / "classes.txt", root / "objectInfo150.txt"
     if listed.is_file():
         return read_classes(listed)
@@ -137,4 +188,6 @@ def _listed_classes(root: Path) -> list[str]:
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
         rows = [line.split("\t") for line in read_lines(ade)[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
+    if known is not None:
+        return list(known.names)
     raise FileNotFoundError(f"{listed} or {ade.name} must exist and list the classes.")

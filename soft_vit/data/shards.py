@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from soft_vit.data.archives import Entry, TarStorage
+from soft_vit.data.archives import StoredFile, TarStorage
 from soft_vit.data.images import decode_image, is_image, named, read_lines
 
 
@@ -29,9 +29,9 @@ class Shards:
             raise FileNotFoundError(f"{root} must hold shards {split}*.tar.")
         self.storages = [TarStorage(path) for path in paths]
         self.classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else None
-        self.samples: list[tuple[int, Entry, Entry]] = []
+        self.samples: list[tuple[int, StoredFile, StoredFile]] = []
         for shard, storage in enumerate(self.storages):
-            members: dict[str, dict[str, Entry]] = {}
+            members: dict[str, dict[str, StoredFile]] = {}
             for entry in storage.entries():
                 folder, name = posixpath.split(entry.name)
                 key, _, kind = name.partition(".")

@@ -1,4 +1,4 @@
-"""Detection and segmentation on timm backbones. Importing it registers the backbone for mmdet and mmseg only."""
+"""Detection and segmentation on timm backbones. Importing this registers the backbone, a subpackage the rest."""
 
 from soft_vit.dense.backbone import SOFT
 

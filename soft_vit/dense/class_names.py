@@ -12,11 +12,11 @@ from soft_vit.weights.read import spec_of
 
 @register(HOOKS)
 class ClassNamesHook(Hook):
-    """Matches class names of the trained and the test data before a test; `RunChecksHook` does so before training.
+    """Matches the classes of the test data with those of the checkpoint, before a test.
 
-    COCO categories are matched by name: the test file may lack some and number them differently. Label maps hold
-    numbers, so their classes must be the trained ones in the same order. Raises ValueError for other classes, and
-    before training for a model with another number of classes than the data.
+    COCO categories are matched by name: the test file may lack some, and may number them differently. Classes of label
+    maps must be those of the checkpoint in the same order. Raises ValueError for other classes, and before training for
+    a model with another number of classes than the data.
     """
 
     def __init__(self) -> None:

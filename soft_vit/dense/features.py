@@ -32,8 +32,7 @@ class TimmFeatures(nn.Module):
     LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model; a plain ViT has
     dynamic_img_size and dynamic_img_pad by default, and so takes images of any size.
 
-    What the file of checkpoint_path notes, such as options of its model, comes before the model's own arguments, and
-    kwargs before it.
+    Options that the file of checkpoint_path records replace the model's own, and kwargs replace both.
 
     The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
     with the mean and std of their images. Raises ValueError for a model or an option that timm rejects, for a model
@@ -71,8 +70,8 @@ class TimmFeatures(nn.Module):
                 self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
                 self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-            given = {"out_indices": out_indices, **kwargs}
-            raise ValueError(f"{model_name!r} must make feature maps with {given}: {one_line(error)}.") from error
+            options = {"out_indices": out_indices, **kwargs}
+            raise ValueError(f"{model_name!r} must make feature maps with {options}: {one_line(error)}.") from error
         self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
@@ -108,8 +107,8 @@ class TimmFeatures(nn.Module):
         whole = timm.create_model(self.model_name, num_classes=0, device="meta", **self._kwargs)
         fitted, report = fit(weights, whole, "drop")
         flat = {flat_name(name): value for name, value in fitted.items()}
-        own = {name: flat[flat_name(name)] for name in self.body.state_dict()}
-        load_into(self.body, NotedWeights(own, ModelSpec()))
+        fitting = {name: flat[flat_name(name)] for name in self.body.state_dict()}
+        load_into(self.body, NotedWeights(fitting, ModelSpec()))
         for sentence in report.changes:
             print_log(f"Weights of {self.source or self.model_name}: {sentence}", "current")
 
@@ -125,7 +124,7 @@ class TimmFeatures(nn.Module):
 
 
 def _noted_spec(source: str) -> ModelSpec:
-    """Return what weights note of a backbone; nothing of a file that is missing, as a trained detector lacks it."""
+    """Return the record of a backbone's weights; an empty one for a missing file, as a trained detector needs none."""
     if not source or not ("://" in source or Path(source).expanduser().is_file()):
         return ModelSpec()
     spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")
@@ -137,7 +136,7 @@ def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[
     with torch.device("meta"):
         info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
     reductions = info.reduction()
-    found = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
-    if not found:
+    indices = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
+    if not indices:
         raise ValueError(f"a stride must be at least {stride}, got {', '.join(map(str, reductions))}")
-    return found
+    return indices

@@ -28,13 +28,13 @@ from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.hooks.checks import RunChecksHook
+from soft_vit.engine.hooks.diagnostics import DiagnosticsHook
 from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.hooks.summary import SummaryHook
 from soft_vit.engine.hooks.throughput import ThroughputHook
-from soft_vit.engine.hooks.watch import WatchHook
 from soft_vit.engine.hooks.weights import WeightsHook
 from soft_vit.engine.metrics import ClassificationMetric
-from soft_vit.engine.models.classifier import TimmProgressClassifier
+from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
 from soft_vit.engine.models.mesa import MesaClassifier, MesaHook

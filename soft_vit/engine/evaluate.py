@@ -15,8 +15,10 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from mmpretrain.models import BaseClassifier
 
-from soft_vit.engine.config import check_task, class_of, resolve, type_name
+from soft_vit.engine.ask import check_task
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data import views
+from soft_vit.engine.entries import class_of, type_name
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.models.timm_model import published_spec
@@ -128,9 +130,9 @@ def evaluate(
         runner = build_runner(_under_another_name(cfg))
         if classifies and data_root is None:
             _match_classes(runner.test_dataloader.dataset, spec, _num_classes(runner.cfg))
-        found = runner.test()
+        results = runner.test()
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
-        metrics = {name: float(value) for name, value in found.items() if torch.as_tensor(value).numel() == 1}
+        metrics = {name: float(value) for name, value in results.items() if torch.as_tensor(value).numel() == 1}
     metrics["images"] = len(runner.test_dataloader.dataset)
 
     # 4. Write the files.
@@ -141,7 +143,7 @@ def evaluate(
             asked |= dict(pretrained=pretrained if named else None)
             write_atomically(out, _json(metrics, asked).encode())
         if several and per_class is not None:
-            values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in found["multi-label/AP_classwise"]]
+            values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in results["multi-label/AP_classwise"]]
             rows = zip(_classes(runner), values, strict=True)
             write_atomically(per_class, csv_table(["class", "average precision"], rows).encode())
         elif per_class is not None or confusion is not None:
@@ -174,19 +176,19 @@ def _use_timm_model(
     crop_pct: float | None,
 ) -> views.View:
     """Set a timm model with the options that its weights note; return its view of images."""
-    usual, own = published_spec(name), cfg.get("model") or {}
-    cfg.model = {"type": "TimmProgressClassifier", "model_name": name, "multi_label": spec.multi_label}
-    if "data_preprocessor" in own:
-        cfg.model["data_preprocessor"] = own["data_preprocessor"]
+    usual, replaced = published_spec(name), cfg.get("model") or {}
+    cfg.model = {"type": "TimmTrainClassifier", "model_name": name, "multi_label": spec.multi_label}
+    if "data_preprocessor" in replaced:
+        cfg.model["data_preprocessor"] = replaced["data_preprocessor"]
     if weights is not None:
         if "mean" not in spec.cfg:
             print_log(f"{weights} does not note its preprocessing; that of {name} is used.", "current")
         cfg.model.update(complete_spec(load_weights(weights), name).arguments({}))
     elif pretrained:
         cfg.model.update(spec.arguments({}))
-    elif "num_classes" in own:
+    elif "num_classes" in replaced:
         # Published weights bring a head of their own size.
-        cfg.model["num_classes"] = own["num_classes"]
+        cfg.model["num_classes"] = replaced["num_classes"]
     cfg.load_from = weights or (TIMM_PREFIX + name if pretrained else None)
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
     return views.timm_view({**usual.cfg, **spec.cfg}, img_size, crop_pct)
@@ -206,17 +208,17 @@ def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
 def _num_classes(cfg: Config) -> int:
     # In tests with augmentation, the model is inside another.
     model = cfg.model.get("module") or cfg.model
-    found = model.get("num_classes") or (model.get("head") or {}).get("num_classes")
-    return found or (published_spec(model.model_name).options["num_classes"] if "model_name" in model else 0)
+    count = model.get("num_classes") or (model.get("head") or {}).get("num_classes")
+    return count or (published_spec(model.model_name).options["num_classes"] if "model_name" in model else 0)
 
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
     """Return this package's metric instead of other accuracies, and the other metrics of a config."""
-    own, topk = _as_list(cfg.get("test_evaluator")), {1, 5}
-    for asked in (entry.get("topk", ()) for entry in own if type_name(entry) in _ACCURACIES):
+    configured, topk = _as_list(cfg.get("test_evaluator")), {1, 5}
+    for asked in (entry.get("topk", ()) for entry in configured if type_name(entry) in _ACCURACIES):
         topk |= {asked} if isinstance(asked, int) else set(asked)
     metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
-    return [{**metric, "confusion": counted}, *(entry for entry in own if type_name(entry) not in _ACCURACIES)]
+    return [{**metric, "confusion": counted}, *(entry for entry in configured if type_name(entry) not in _ACCURACIES)]
 
 
 def _as_list(evaluators: Any) -> list[dict[str, Any]]:
@@ -245,8 +247,8 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 def _json(metrics: Mapping[str, float], asked: Mapping[str, Any]) -> str:
     """Return the metrics as JSON, null for NaN, with the arguments of the test."""
     values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    given = {name: value for name, value in asked.items() if value is not None}
-    return json.dumps({**values, **given}, indent=2, allow_nan=False, default=str) + "\n"
+    shown = {name: value for name, value in asked.items() if value is not None}
+    return json.dumps({**values, **shown}, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def _write_counts(

@@ -19,7 +19,24 @@ LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 _RATES = {"eta_min", "eta_max", "min_value", "min_lr", "warmup_lr"}
 
 
-def fit_loaders(cfg: Config) -> None:
+def fit(cfg: Config, auto_scale_lr: bool, notify: Callable[[str], None]) -> None:
+    """Fit a config to this machine, in place. auto_scale_lr: as if the config enabled it, see `scale_learning_rate`."""
+    require_launcher(cfg.launcher)
+    _fit_processes(cfg)
+    _fit_loaders(cfg)
+    if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
+        scale_learning_rate(cfg, notify)
+
+
+def require_launcher(launcher: str) -> None:
+    """Raise ValueError for a launcher of processes without GPUs that is not torchrun."""
+    if launcher == "none" or torch.cuda.is_available() or (launcher == "pytorch" and "RANK" in os.environ):
+        return
+    command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
+    raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
+
+
+def _fit_loaders(cfg: Config) -> None:
     """Fit workers and pinned memory of data loaders."""
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
@@ -33,14 +50,10 @@ def fit_loaders(cfg: Config) -> None:
             loader["pin_memory"] = False
 
 
-def fit_processes(cfg: Config, launcher: str) -> None:
-    """Fit several processes to the machine, because MMEngine assumes a GPU for each."""
-    cfg.launcher = launcher
-    if launcher == "none" or torch.cuda.is_available():
+def _fit_processes(cfg: Config) -> None:
+    """Fit processes without GPUs; MMEngine assumes a GPU for each."""
+    if cfg.launcher == "none" or torch.cuda.is_available():
         return
-    if launcher != "pytorch" or "RANK" not in os.environ:
-        command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
-        raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
     # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
@@ -52,9 +65,10 @@ def fit_processes(cfg: Config, launcher: str) -> None:
 
 
 def start_processes(cfg: Config) -> None:
-    """Start the process group of a config with a launcher as MMEngine's Runner would, which then finds it started."""
+    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started."""
     if cfg.get("launcher", "none") == "none" or is_distributed():
         return
+    require_launcher(cfg.launcher)
     meeting = {}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # After a restart the launcher's store still holds the addresses of the processes before.
@@ -70,7 +84,7 @@ def start_processes(cfg: Config) -> None:
     init_dist(cfg.launcher, **env.get("dist_cfg", {}), **meeting)
 
 
-def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None:
+def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> None:
     """Scale the learning rate with the batch (arXiv 1706.02677), and the bounds of its schedules.
 
     The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
@@ -96,4 +110,4 @@ def scale_learning_rate(cfg: Config, say: Callable[[str], None] = print) -> None
             scheduler.setdefault("warmup_lr", signature(create_scheduler_v2).parameters["warmup_lr"].default)
         for bound in _RATES & scheduler.keys() if is_rate else ():
             scheduler[bound] *= images / base
-    say(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")
+    notify(f"The learning rate is {optimizer.lr:g} for steps of {images} images, scaled from {before:g} for {base}.")

@@ -47,6 +47,11 @@ class ClassificationMetric(BaseMetric):
         self.confusion_table: Tensor | None = None
         self._num_classes = 0
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the metrics."""
+        return [*(f"{self.prefix}/top{k}" for k in self.topk), "cross_entropy"]
+
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         score = torch.stack([sample["pred_score"] for sample in data_samples]).float()
         target = torch.cat([sample["gt_label"] for sample in data_samples])
@@ -74,8 +79,8 @@ class ClassificationMetric(BaseMetric):
     def evaluate(self, size: int) -> dict[str, float]:
         """Return the metrics over all processes; size: number of images in the data set."""
         rank, world_size = get_dist_info()
-        own = len(range(rank, size, world_size))
-        rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:own]
+        count = len(range(rank, size, world_size))
+        rows = torch.cat([torch.zeros(0, 3 + len(self.topk), dtype=torch.float64), *self.results])[:count]
         self.results.clear()
         sums = torch.cat([torch.tensor([len(rows)]), rows[:, 2:].sum(0)])
         all_reduce(sums)
@@ -86,8 +91,7 @@ class ClassificationMetric(BaseMetric):
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
         """Return the metrics from the number of images, the sum of losses, and the hits for each k."""
         images, loss, *hits = results
-        accuracies = {f"{self.prefix}/top{k}": 100 * hit / images for k, hit in zip(self.topk, hits, strict=True)}
-        return {**accuracies, "cross_entropy": loss / images}
+        return dict(zip(self.names, [*(100 * hit / images for hit in hits), loss / images], strict=True))
 
     def _count_pairs(self, rows: Tensor) -> Tensor:
         """Return the `confusion_table` over all processes."""

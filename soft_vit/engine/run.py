@@ -15,14 +15,15 @@ from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from soft_vit.engine.config import class_of, resolve
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import TimmDataset
+from soft_vit.engine.entries import class_of
 from soft_vit.engine.machine import start_processes
-from soft_vit.engine.resume.lock import only_run_in
 from soft_vit.engine.resume.restart import note_launchers
-from soft_vit.engine.resume.stop import listening
 from soft_vit.registry import DATASETS
+from soft_vit.resume.lock import only_run_in
+from soft_vit.resume.stop import listening
 
 _runs_in_this_process = itertools.count()
 # Patterns of the beginnings of MMEngine's records that describe the machine, the config, the hooks and each parameter,
@@ -46,8 +47,8 @@ _FOR_THE_FILE = (
 class TrainResult:
     """The result of a training run.
 
-    metrics: of the last validation, empty without one. images: number of validated images. checkpoint: the last
-    checkpoint that the run wrote, or else the one that it resumed from.
+    metrics: of the last validation, empty without one. images: number of validation images. checkpoint: the last one
+    that the run wrote, otherwise the one that it resumed from, or None.
     """
 
     metrics: dict[str, float]
@@ -87,13 +88,14 @@ def train(
     """Train the model of a config.
 
     work_dir: by default work_dirs/<config name>. resume: None, "auto" for the newest checkpoint in the work directory,
-    or a path. amp: autocast in bfloat16, or in optim_wrapper.dtype=float16. validate: run the config's validation.
-    options: values of the config by dotted name. launcher: see `LAUNCHERS`. auto_scale_lr: scale the learning rate with
-    the batch. stop_signals: signals at which the run is saved and the process ends with code 75.
+    or a path. amp: autocast in bfloat16, or in float16 with optim_wrapper.dtype=float16. validate: run the config's
+    validation. options: values of the config by dotted name. launcher: see `LAUNCHERS`. auto_scale_lr: scale the
+    learning rate with the batch. stop_signals: signals at which the run is saved, and the process ends with code 75.
 
-    Raises ValueError or FileNotFoundError for arguments that do not fit.
+    Raises ValueError or FileNotFoundError for arguments that do not fit, and ValueError for a work_dir in which another
+    run goes on.
     """
-    said: list[str] = []
+    messages: list[str] = []
     cfg = resolve(
         config,
         options,
@@ -103,20 +105,21 @@ def train(
         auto_scale_lr=auto_scale_lr,
         validate=validate,
         launcher=launcher,
-        say=said.append,
+        notify=messages.append,
     )
     dataset = cfg.train_dataloader.dataset
     kind = class_of(dataset, DATASETS) or object
     if issubclass(kind, ReadingDataset) and kind is not TimmDataset:
         # Before the runner creates files and logs its config. A data set of timm may still be downloaded.
         require_data_root(dataset.get("data_root"))
-    with traceback_in_log(), listening(stop_signals):
+    start_processes(cfg)
+    lock = only_run_in(cfg.work_dir) if is_main_process() else nullcontext()
+    with listening(stop_signals), lock, traceback_in_log():
         runner = build_runner(cfg)
-        for sentence in said:
-            runner.logger.info(sentence)
-        with only_run_in(runner.work_dir) if is_main_process() else nullcontext():
-            note_launchers(runner.work_dir)
-            runner.train()
+        for message in messages:
+            runner.logger.info(message)
+        note_launchers(runner.work_dir)
+        runner.train()
     return _result(runner)
 
 

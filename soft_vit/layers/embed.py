@@ -8,15 +8,10 @@ import torch
 import torch.nn.functional as F
 from timm.layers import register_notrace_function
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from soft_vit.layers.plain import is_plain
-from soft_vit.ops.cpu import can_fuse_linear, fused_conv, on_cpu_without_gradients
-from soft_vit.ops.numerics import at_least_float32, is_eager
+from soft_vit.layers.plain import conv_norm_act
+from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.sizes import same_size
-
-# Activations that `fused_conv` computes.
-FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
@@ -35,45 +30,6 @@ def channels_last(x: Tensor) -> Tensor:
     """Return a map `[B, C, H, W]` in channels-last memory, where its tokens `[B, N, C]` are a view."""
     # Not by memory formats, which torch.func.vmap does not support, and which keep the strides of a single image.
     return tokens_to_map(map_to_tokens(x).contiguous(), (x.shape[2], x.shape[3]))
-
-
-def _has_plain_taps(conv: Any) -> bool:
-    """Return whether the weight of a convolution may be read, and `_convolve` supports its taps and padding."""
-    return is_plain(conv, nn.Conv2d) and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
-
-
-def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None = None) -> Tensor:
-    """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass over a BatchNorm and ReLU."""
-    supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
-    if not (supported and _has_plain_taps(conv) and on_cpu_without_gradients(x)):
-        x = conv(x) if norm is None else norm(conv(x))
-        return x if act is None else act(x)
-    weight, bias = conv.weight, conv.bias
-    if type(norm) is nn.BatchNorm2d:
-        statistics: Any = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-        weight, bias = fuse_conv_bn_weights(weight, bias, *statistics)
-    return _convolve(x, conv, weight, bias, act)
-
-
-def conv_shortcut(x: Tensor, conv: Any, act: nn.Module | None = None) -> Tensor:
-    """Return `act(x + conv(x))` of a map `[B, C, H, W]` for a depthwise 3 x 3 convolution that keeps its size."""
-    supported = _has_plain_taps(conv) and is_eager(x) and x.device.type == "cpu"
-    # In bf16, one plus a weight would be rounded to fewer bits than the weight.
-    if not supported or x.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
-        x = x + conv(x)
-        return x if act is None else act(x)
-    # The shortcut is one more at the centre of a kernel.
-    weight = conv.weight + F.pad(conv.weight.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
-    return _convolve(x, conv, weight, conv.bias, act)
-
-
-def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn.Module | None) -> Tensor:
-    """Return `act` of a convolution as conv, but with this weight and bias, in one pass without gradients."""
-    exact = getattr(act, "approximate", "none") == "none"
-    if type(act) in FUSED_ACTS and exact and not conv.training and can_fuse_linear(x, weight):
-        return fused_conv(x, weight, bias, conv.stride, conv.padding, conv.groups, FUSED_ACTS[type(act)])
-    x = F.conv2d(x, weight, bias, conv.stride, conv.padding, groups=conv.groups)
-    return x if act is None else act(x)
 
 
 class ConvNormAct(nn.Module):

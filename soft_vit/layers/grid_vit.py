@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from functools import cache, partial
 from typing import Any, cast
 
+import torch
 from timm.models.beit import Block as BeitBlock
 from timm.models.naflexvit import NaFlexVit
 from torch import Tensor, nn
 
 from soft_vit.layers.token_grid import ImageGrids, TokenGrid, image_grids
 from soft_vit.layers.vit_attention import ViTAttention
+from soft_vit.ops.sizes import same_size
 
 
 class GridViT:
@@ -62,9 +64,13 @@ class GridViT:
 
     def _pos_embed(self, x: Tensor) -> Any:
         """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
-        if self.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):  # type: ignore[attr-defined]
+        model: Any = self
+        if model.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):
             grid = TokenGrid((x.shape[1], x.shape[2]), self.num_prefix_tokens)
             self._modules["blocks"] = _Chain(self._bound(block, grid) for block in self._modules["blocks"])
+            if torch.compiler.is_exporting() and same_size(grid.grid, self.patch_embed.grid_size):
+                # In a graph, timm resamples the embedding even to its own size.
+                model.dynamic_img_size, x = False, x.flatten(1, 2)
         return super()._pos_embed(x)  # type: ignore[misc]  # timm's
 
 

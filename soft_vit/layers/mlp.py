@@ -3,38 +3,54 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import timm.layers.mlp as timm_mlp
 import torch
-import torch.nn.functional as F
-from timm.layers import register_notrace_function, register_notrace_module
+from timm.layers import register_notrace_function, register_notrace_module, to_2tuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from soft_vit.layers.embed import conv_shortcut, map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import is_plain
-from soft_vit.ops.cpu import can_fuse_linear, fused_linear, on_cpu_without_gradients
-from soft_vit.ops.numerics import is_eager
+from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act, shortcut_act
+from soft_vit.ops.cpu import on_cpu_without_gradients
 
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
 HIDDEN_SIZE = 4 << 20
 
 
 @register_notrace_module
-class Mlp(timm_mlp.Mlp):
-    """timm's `fc2(norm(drop(act(fc1(x)))))` on tokens `[B, N, C]`, faster if act is GELU."""
+class Mlp(nn.Module):
+    """`fc2(norm(drop(act(fc1(x)))))` on tokens `[B, N, C]`, with the arguments and the names of timm's."""
 
-    fc1: nn.Linear  # type: ignore[assignment]  # a convolution only with use_conv
-    fc2: nn.Linear  # type: ignore[assignment]
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int | None = None,
+        out_features: int | None = None,
+        act_layer: Callable[[], nn.Module] = nn.GELU,
+        norm_layer: Callable[..., nn.Module] | None = None,
+        bias: bool | tuple[bool, bool] = True,
+        drop: float | tuple[float, float] = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        hidden, biases, rates = hidden_features or in_features, to_2tuple(bias), to_2tuple(drop)
+        self.fc1 = Linear(in_features, hidden, bias=biases[0], **dd)
+        self.act = act_layer()
+        self.drop1 = nn.Dropout(rates[0])
+        self.norm = nn.Identity() if norm_layer is None else norm_layer(hidden, **dd)
+        self.fc2 = Linear(hidden, out_features or in_features, bias=biases[1], **dd)
+        self.drop2 = nn.Dropout(rates[1])
 
     def forward(self, x: Tensor) -> Tensor:
         if is_fused(x, self.fc1) and self.fc1.out_features * x[..., 0].numel() > HIDDEN_SIZE:
             parts = x.flatten(0, -2).split(max(1, HIDDEN_SIZE // self.fc1.out_features))
-            return torch.cat([self.feed_forward(part) for part in parts]).view_as(x)
+            return torch.cat([self.feed_forward(part) for part in parts]).unflatten(0, x.shape[:-1])
         return self.feed_forward(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.drop1(linear_gelu(x, self.fc1, self.act)))
-        return self.drop2(linear(x, self.fc2))
+        x = self.norm(self.drop1(linear_act(x, self.fc1, self.act)))
+        return self.drop2(self.fc2(x))
 
 
 def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
@@ -56,45 +72,20 @@ class ConvMlp(nn.Module):
     def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.fc1 = nn.Linear(dim, hidden_dim, **dd)
+        self.fc1 = Linear(dim, hidden_dim, **dd)
         self.act = nn.GELU()
-        conv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
-        self.add_module(self.conv_name, conv)
-        self.fc2 = nn.Linear(hidden_dim, dim, **dd)
+        self.add_module(self.conv_name, ShortcutConv(hidden_dim, **dd))
+        self.fc2 = Linear(hidden_dim, dim, **dd)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
 
         def compute(x: Tensor) -> Tensor:
-            x = conv_shortcut(tokens_to_map(linear_gelu(x, self.fc1, self.act), feat_size), conv, act)
-            return self.drop(linear(map_to_tokens(x), self.fc2))
+            x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
+            return self.drop(self.fc2(map_to_tokens(x)))
 
         return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
-
-
-def linear_gelu(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:
-    """Return `act(layer(x))` of tokens `[..., C]`, in less time and memory if both are plain layers."""
-    plain = is_plain(layer, nn.Linear) and type(act) is nn.GELU
-    if not plain or torch.is_grad_enabled() or not is_eager(x):
-        return act(layer(x))
-    if is_fused(x, layer):
-        return fused_linear(x, layer.weight, layer.bias, act.approximate)
-    # In place, because the hidden map is the largest tensor of a block: two would be the peak of memory.
-    return torch.ops.aten.gelu_(F.linear(x, layer.weight, layer.bias), approximate=act.approximate)
-
-
-def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Return `layer(x)` of tokens `[..., C]`, in one pass over memory if it is a plain layer."""
-    if is_fused(x, layer):
-        return fused_linear(x, layer.weight, layer.bias)
-    return layer(x)
-
-
-def is_fused(x: Tensor, layer: nn.Linear) -> bool:
-    """Return whether to compute a layer by `fused_linear`."""
-    # Not in training: reentrant checkpointing runs a block without gradients and then with them, with the same bits.
-    return is_plain(layer, nn.Linear) and not layer.training and can_fuse_linear(x, layer.weight)
 
 
 @register_notrace_function

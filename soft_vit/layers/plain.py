@@ -1,17 +1,135 @@
-"""The rule for when code may read the weight of a layer instead of calling the layer."""
+"""Linear layers and convolutions that take fewer passes over memory on a CPU without gradients.
+
+Names of weights and results are torch's. Layers that are replaced or hooked, as by adapters, are called, never joined
+with the one behind them.
+"""
+
+from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from timm.layers import register_notrace_module
+from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from soft_vit.ops.cpu import can_fuse_linear, fused_conv, fused_linear, on_cpu_without_gradients
+from soft_vit.ops.numerics import is_eager
+
+# Activations that `fused_conv` computes.
+FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "swish"}
 
 
-def is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether the class of a layer is exactly kind, and its weight is a parameter.
+def is_plain(layer: Any) -> bool:
+    """Return whether a linear layer or a convolution is torch's or this module's, and its weight a parameter.
 
     Adapters and parametrizations change the class; pruning, weight norm and quantization change the type of the weight.
-    Forward hooks do not count: they do not run where the weight is read.
     Fake tensors stand for parameters where memory is counted; an exported model calls its layers.
     """
-    if type(layer) is not kind or torch.compiler.is_exporting():
+    if type(layer) not in (nn.Linear, Linear, nn.Conv2d, ShortcutConv) or torch.compiler.is_exporting():
         return False
     return type(layer.weight) in (nn.Parameter, FakeTensor)
+
+
+def may_read_weight(layer: Any) -> bool:
+    """Return whether code may read the weight of a layer instead of calling it: a plain layer without hooks."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return not hooks and is_plain(layer)
+
+
+def is_fused(x: Tensor, layer: nn.Linear) -> bool:
+    """Return whether to compute a plain linear layer by `fused_linear`."""
+    # Reentrant checkpointing runs a block twice in training, first without gradients; both must agree bit for bit.
+    return not layer.training and is_plain(layer) and can_fuse_linear(x, layer.weight)
+
+
+@register_notrace_module
+class Linear(nn.Linear):
+    """`x W^T + b` of tokens `[..., C]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_fused(x, self):
+            return fused_linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
+
+
+def linear_act(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:
+    """Return `act(layer(x))` of tokens `[..., C]`, without gradients in one pass over a GELU."""
+    if type(act) is not nn.GELU or torch.is_grad_enabled() or not is_eager(x) or not may_read_weight(layer):
+        return act(layer(x))
+    if is_fused(x, layer):
+        return fused_linear(x, layer.weight, layer.bias, act.approximate)
+    # In place, because the hidden map is the largest tensor of a block: two would be the peak of memory.
+    return torch.ops.aten.gelu_(F.linear(x, layer.weight, layer.bias), approximate=act.approximate)
+
+
+def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None = None) -> Tensor:
+    """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass if possible."""
+    supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
+    usual = type(conv) is nn.Conv2d and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    if not (supported and usual and may_read_weight(conv) and on_cpu_without_gradients(x)):
+        x = conv(x) if norm is None else norm(conv(x))
+        return x if act is None else act(x)
+    weight, bias = conv.weight, conv.bias
+    if type(norm) is nn.BatchNorm2d:
+        statistics: Any = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        weight, bias = fuse_conv_bn_weights(weight, bias, *statistics)
+    return _convolve(x, conv, weight, bias, act)
+
+
+def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn.Module | None) -> Tensor:
+    """Return `act` of a convolution as conv, but with this weight and bias, in one pass without gradients."""
+    exact = getattr(act, "approximate", "none") == "none"
+    if type(act) in FUSED_ACTS and exact and not conv.training and can_fuse_linear(x, weight):
+        return fused_conv(x, weight, bias, conv.stride, conv.padding, conv.groups, FUSED_ACTS[type(act)])
+    x = F.conv2d(x, weight, bias, conv.stride, conv.padding, groups=conv.groups)
+    return x if act is None else act(x)
+
+
+@register_notrace_module
+class ShortcutConv(nn.Conv2d):
+    """`x + conv(x)` of a map `[B, C, H, W]` with a depthwise convolution that keeps its size.
+
+    kernel_size: odd.
+    """
+
+    def __init__(self, dim: int, kernel_size: int = 3, device=None, dtype=None) -> None:
+        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.joined(x, None) if self.can_join(x) else x + super().forward(x)
+
+    def can_join(self, x: Tensor) -> bool:
+        """Return whether one more at the centre of each kernel may be the shortcut."""
+        # In bf16, one plus a weight would be rounded to fewer bits than the weight.
+        in_float32 = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        return in_float32 and is_plain(self) and is_eager(x) and x.device.type == "cpu"
+
+    def joined(self, x: Tensor, act: nn.Module | None) -> Tensor:
+        """Return `act(x + conv(x))`."""
+        side = self.kernel_size[0] // 2
+        weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), (side,) * 4)
+        return _convolve(x, self, weight, self.bias, act)
+
+
+def shortcut_act(x: Tensor, conv: Any, act: nn.Module | None) -> Tensor:
+    """Return `act(conv(x))` of a `ShortcutConv`, without gradients in one pass."""
+    if may_read_weight(conv) and conv.can_join(x):
+        return conv.joined(x, act)
+    return conv(x) if act is None else act(conv(x))
+
+
+class ConvSequence(nn.Sequential):
+    """Layers of maps `[B, C, H, W]`; without gradients, a convolution takes its BatchNorm and activation with it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers: list[nn.Module] = list(self)
+        while layers:
+            layer = layers.pop(0)
+            if not isinstance(layer, nn.Conv2d):
+                x = layer(x)
+                continue
+            norm = layers.pop(0) if layers and isinstance(layers[0], nn.BatchNorm2d) else None
+            act = layers.pop(0) if layers and type(layers[0]) in FUSED_ACTS else None
+            x = conv_norm_act(x, layer, norm, act)
+        return x

@@ -6,11 +6,11 @@ So only the activations after the last block are stored.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from timm.layers import register_notrace_function
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from soft_vit.layers.block import PostNormBlock, PreNormBlock
@@ -140,3 +140,26 @@ def reversible_blocks(
     else:
         y1, y2 = plain_streams(blocks, x, feat_size, num_prefix_tokens)
     return 0.5 * (y1 + y2)
+
+
+class ReversibleBlocks(nn.Module):
+    """Blocks that run as two reversible streams, see `reversible_blocks`.
+
+    The names of their parameters have the prefix `reversible.`, so that weights of plain blocks do not load.
+    """
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.reversible = nn.ModuleList(blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(cast(Any, self.reversible))
+
+    def __len__(self) -> int:
+        return len(self.reversible)
+
+    def __getitem__(self, index: int) -> Block:
+        return cast(Any, self.reversible)[index]
+
+    def forward(self, x: Tensor, *layout: Any) -> Tensor:
+        return reversible_blocks(cast(Any, self.reversible), x, *layout)

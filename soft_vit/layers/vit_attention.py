@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
+from soft_vit.layers.plain import Linear
 from soft_vit.layers.token_grid import ImageGrids, TokenGrid, mix_each_grid
 from soft_vit.ops.layout import grid_of_tokens
 
@@ -126,7 +127,7 @@ class ViTAttention(Attention):
         if proj is None:
             self.add_module("proj", NoProjection())
         elif not proj_bias:
-            self.proj = nn.Linear(proj.in_features, proj.out_features, bias=False, **dd)
+            self.proj = Linear(proj.in_features, proj.out_features, bias=False, **dd)
 
     def forward(  # type: ignore[override]  # as timm's blocks call it
         self,

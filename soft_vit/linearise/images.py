@@ -3,7 +3,7 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +19,8 @@ from soft_vit.data.images import BadImage, decode_image, is_image, named
 
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
+# Images for each one that may be held out.
+MIN_SHARE = 10
 
 
 class UnlabelledImages(Dataset):
@@ -35,6 +37,7 @@ class UnlabelledImages(Dataset):
         if storage is None or not self.entries:
             raise ValueError(f"images must be a folder, a TAR or a ZIP with images, got {path}.")
         self.storage, self.mean, self.std, self.seed = storage, mean, std, seed
+        self.held_out: list[Any] = []
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -42,7 +45,7 @@ class UnlabelledImages(Dataset):
     def __getitem__(self, item: tuple[int, int]) -> Tensor:
         position, size = item
         epoch, place = divmod(position, len(self))
-        image = self._load(int(_order(self.seed, epoch, len(self))[place]))
+        image = self._load(self.entries, int(_order(self.seed, epoch, len(self))[place]))
         rng = np.random.default_rng((self.seed, position))
         area = rng.uniform(MIN_AREA, 1) * image.width * image.height
         ratio = math.exp(rng.uniform(-1, 1) * math.log(MAX_RATIO))
@@ -51,10 +54,18 @@ class UnlabelledImages(Dataset):
         image = image.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + width, y + height))
         return self._normalised(ImageOps.mirror(image) if rng.random() < 0.5 else image)
 
+    def hold_out(self, count: int) -> None:
+        """Take count images out, which `samples` then returns; none if they are more than a tenth of all."""
+        if len(self) >= MIN_SHARE * count:
+            chosen = set(np.linspace(0, len(self) - 1, count).astype(int).tolist())
+            self.held_out = [self.entries[i] for i in sorted(chosen)]
+            self.entries = [entry for i, entry in enumerate(self.entries) if i not in chosen]
+
     def samples(self, count: int, size: int) -> Tensor:
         """Return the largest centred squares of up to count images, the same in each run, `[count, 3, size, size]`."""
-        chosen = np.linspace(0, len(self) - 1, min(count, len(self))).astype(int)
-        squares = (ImageOps.fit(self._load(int(i)), (size, size), Image.Resampling.BICUBIC) for i in chosen)
+        entries = self.held_out or self.entries
+        chosen = np.linspace(0, len(entries) - 1, min(count, len(entries))).astype(int)
+        squares = (ImageOps.fit(self._load(entries, int(i)), (size, size), Image.Resampling.BICUBIC) for i in chosen)
         return torch.stack([self._normalised(image) for image in squares])
 
     def fingerprint(self) -> str:
@@ -81,14 +92,14 @@ class UnlabelledImages(Dataset):
 
         yield from DataLoader(self, batch_sampler=keys(), **kwargs)  # type: ignore[arg-type]  # a generator is enough
 
-    def _load(self, index: int) -> Image.Image:
+    def _load(self, entries: Sequence[Any], index: int) -> Image.Image:
         first = index
         while True:
             try:
-                with named(self.entries[index]):
-                    return decode_image(self.storage.read(self.entries[index]))
+                with named(entries[index]):
+                    return decode_image(self.storage.read(entries[index]))
             except BadImage as error:
-                index = (index + 1) % len(self)
+                index = (index + 1) % len(entries)
                 if index == first:
                     raise
                 warnings.warn(f"{error}; the next image replaces it.", stacklevel=2)

@@ -125,6 +125,7 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
         "cosine; prefix tokens weigh one half. `cosine`: its mean. `agreement`: the share of the five nearest images "
         "that teacher and student have in common.",
         markdown_table(["after", *MEASURES], whole),
+        *_early_ends(run),
         "Of each attention, on the tokens that the teacher gives it: squared error over the variance.",
         markdown_table(["block", *phases], by_block),
         *softmax,
@@ -138,6 +139,14 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
         "![Errors of attentions by phase, time and memory by size](curves.png)\n",
     ]
     return "\n\n".join(parts)
+
+
+def _early_ends(run: Linearisation) -> list[str]:
+    """Return a sentence for each phase that did not end with the weights of its last step."""
+    ends = zip(PHASES[1:], run.plan.ends, strict=True)
+    kept = [(name, end, run.history.get(name, {}).get("step", end)) for name, end in ends]
+    text = "{} ended with the weights of step {}, which have the lowest error on sample images."
+    return [text.format(name.capitalize(), step) for name, end, step in kept if step != end]
 
 
 def _draw_curves(history: dict[str, Any], cost: Cost, path: Path) -> None:

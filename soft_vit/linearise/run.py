@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from soft_vit.linearise.backbone import load_backbone, save_backbone
 from soft_vit.linearise.images import UnlabelledImages
 from soft_vit.linearise.report import write_report
 from soft_vit.linearise.train import Linearisation, Plan
+from soft_vit.resume.lock import only_run_in
 from soft_vit.weights.files import ensure_writable
 
-# Images on which errors are measured between the phases.
+# Images that are held out, on which errors are measured.
 SAMPLES = 32
 
 
@@ -35,30 +37,32 @@ def linearise(
 
     teacher: see `load_backbone`. plan, blocks, options, keep_softmax: see `Linearisation`. workers: processes that read
     images. command: shown in the report. The state of the run is in `out/run/checkpoint.pth`, from which the same call
-    continues; under torchrun, the processes share each step. Raises ValueError and OSError for mistakes.
+    continues; under torchrun, the processes share each step. Raises ValueError and OSError for mistakes, also for
+    an `out` that another process writes to.
     """
     out, plan = Path(out), plan or Plan()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if "RANK" in os.environ:
-        on_gpu = device.startswith("cuda")
-        device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
-        distributed.init_process_group("nccl" if on_gpu else "gloo")
-    try:
+    with ExitStack() as stack:
+        if "RANK" in os.environ:
+            on_gpu = device.startswith("cuda")
+            device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
+            distributed.init_process_group("nccl" if on_gpu else "gloo")
+            stack.callback(distributed.destroy_process_group)
         ensure_writable(out / "report.md")
         backbone = load_backbone(teacher).to(device)
         found = UnlabelledImages(images, backbone.mean, backbone.std, plan.seed)
         run = Linearisation(backbone, kind, plan, blocks, options or {}, keep_softmax)
         run.settings["images"] = found.fingerprint()
+        found.hold_out(SAMPLES)
 
         def batches(start: int) -> Any:
             how = {"num_workers": workers, "pin_memory": device.startswith("cuda")}
             return found.batches(run.plan.images, range(start, run.plan.ends[2]), rank, world, **how)
 
+        if rank == 0:
+            stack.enter_context(only_run_in(out / "run"))
         run.fit(batches, found.samples(SAMPLES, plan.sizes[0]), out / "run" / "checkpoint.pth")
         if rank == 0:
             save_backbone(run.student, out)
             print(write_report(run, found, out, command))
-    finally:
-        if "RANK" in os.environ:
-            distributed.destroy_process_group()
     return run

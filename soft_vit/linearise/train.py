@@ -1,20 +1,19 @@
 """Linearise a frozen ViT without labels: attention outputs, then final tokens, then these at larger sizes.
 
-The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254; the loss of the others is that
-of arXiv 2603.16063. Letters: B batch, P prefix tokens, N tokens of a map, C channels, H x W the image.
+The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254, by outputs of attentions, by
+their weights as in "Hedgehog", arXiv 2402.04347, or by both; the loss of the others is that of arXiv 2603.16063.
+Letters: B batch, P prefix tokens, N tokens of a map, C channels, H x W the image.
 """
 
 import io
 import math
-import os
-import signal
-import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -23,7 +22,13 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from soft_vit.layers import Attention
 from soft_vit.linearise.backbone import Backbone, first, make_student
+from soft_vit.ops.numerics import check_choice
+from soft_vit.probe.matrix import watch_attention
+from soft_vit.resume.position import seed_step
+from soft_vit.resume.ranks import from_main, rank_and_count
+from soft_vit.resume.stop import Stop, listening
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NotedWeights, read_checkpoint_file
@@ -33,6 +38,12 @@ from soft_vit.weights.spec import ModelSpec
 WARM_UP = 0.05
 # Random choices of blocks that the chosen ones are compared with.
 RANDOM_CHOICES = 4
+# Checks on held-out images within a phase; from half of them on, a phase that has made the error worse is stopped.
+CHECKS = 8
+# The smallest weight of a student's attention in a logarithm.
+MIN_WEIGHT = 1e-9
+
+Match = Literal["outputs", "weights", "both"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,17 @@ class Plan:
 
     steps: of the three phases. sizes: side of the images in pixels; those after the first are the third phase's, in
     turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
-    phase, and of the others. intermediates: blocks whose tokens are learned as well as the last ones. bf16: autocast.
+    phase, and of the others. intermediates: blocks whose tokens are learned as well as the last ones, by default those
+    that end the first and the second third. match: what the first phase learns, the outputs of attentions, their
+    weights, or both; weights take time quadratic in N. bf16: autocast.
     """
 
     steps: tuple[int, int, int] = (1000, 1500, 500)
     sizes: tuple[int, ...] = (224,)
     batch_size: int = 16
-    lr: tuple[float, float] = (1e-3, 3e-4)
-    intermediates: tuple[int, ...] = ()
+    lr: tuple[float, float] = (1e-3, 1e-4)
+    intermediates: tuple[int, ...] | None = None
+    match: Match = "outputs"
     seed: int = 0
     bf16: bool = False
 
@@ -56,6 +70,11 @@ class Plan:
     def ends(self) -> tuple[int, int, int]:
         """The steps at which the phases end."""
         return self.steps[0], sum(self.steps[:2]), sum(self.steps)
+
+    def span(self, step: int) -> tuple[int, int]:
+        """Return the first step of the phase of a step, and the one after its last."""
+        end = next(end for end in self.ends if step < end)
+        return max([0, *(before for before in self.ends if before < end)]), end
 
     def images(self, step: int) -> tuple[int, int]:
         """Return the size and the number of the images of a step in each process."""
@@ -102,23 +121,52 @@ def attention_errors(student: Backbone, teacher: Backbone, x: Tensor, blocks: Se
 
     x: images `[B, 3, H, W]`. No gradient flows from one block to another.
     """
+    return transfer_errors(student, teacher, x, blocks)[0]
+
+
+def transfer_errors(
+    student: Backbone, teacher: Backbone, x: Tensor, blocks: Sequence[int], weights: bool = False
+) -> Tensor:
+    """Return `attention_errors`, and with weights the divergence of attention weights, `[1 or 2, blocks]`.
+
+    weights: the teacher has this package's attention, too. The divergence is that of Kullback and Leibler from the rows
+    of its matrices to the student's, a mean over images, heads and tokens.
+    """
     errors: dict[int, Tensor] = {}
+    divergences: dict[int, Tensor] = {}
+    expected: dict[int, Tensor] = {}
 
     def compare(block: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple, kwargs: dict, result: Any) -> None:
-            with torch.set_grad_enabled(grad):
+            found: list[Tensor] = []
+            with torch.set_grad_enabled(grad), ExitStack() as watching:
+                if weights:
+                    attn = _attention_within(student.attention(block))
+                    watching.enter_context(watch_attention(attn, found.append, grad=True))
                 errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
+                if weights:
+                    p, log_q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT).log()
+                    divergences[block] = F.kl_div(log_q, p, reduction="sum") / math.prod(p.shape[:3])
 
         return hook
 
     grad = torch.is_grad_enabled()
     with ExitStack() as stack:
         for block in blocks:
-            hook = teacher.attention(block).register_forward_hook(compare(block), with_kwargs=True)
+            attention = teacher.attention(block)
+            hook = attention.register_forward_hook(compare(block), with_kwargs=True)
             stack.callback(hook.remove)
+            if weights:
+                keep = partial(expected.__setitem__, block)
+                stack.enter_context(watch_attention(_attention_within(attention), keep))
         with torch.no_grad():
             teacher(x)
-    return torch.stack([errors[block] for block in blocks])
+    return torch.stack([torch.stack([part[block] for block in blocks]) for part in (errors, divergences) if part])
+
+
+def _attention_within(module: nn.Module) -> Attention:
+    """Return this package's attention in a swapped layer."""
+    return next(part for part in module.modules() if isinstance(part, Attention))
 
 
 def tokens_of(backbone: Backbone, x: Tensor, blocks: Sequence[int] = ()) -> list[Tensor]:
@@ -162,13 +210,18 @@ class _Losses(nn.Module):
     def __init__(self, run: "Linearisation") -> None:
         super().__init__()
         self.student = run.student
-        # In a tuple, so that it is not a part of this module.
-        self._fixed = run.teacher, run.blocks, run.plan.intermediates
+        by_weights = run.plan.match != "outputs" and run.step < run.plan.ends[0]
+        # Of this package, so that its weights can be read.
+        twin = make_student(run.teacher, "softmax", run.blocks).requires_grad_(False).eval() if by_weights else None
+        # In a tuple, so that they are not parts of this module.
+        self._fixed = run.teacher, twin, run.blocks, run.plan
 
     def forward(self, x: Tensor, in_first: bool) -> Tensor:
-        teacher, blocks, intermediates = self._fixed
+        teacher, twin, blocks, plan = self._fixed
         if in_first:
-            return attention_errors(self.student, teacher, x, blocks).sum()
+            errors = transfer_errors(self.student, twin or teacher, x, blocks, weights=twin is not None)
+            return errors[-1 if plan.match == "weights" else slice(None)].sum()
+        intermediates = plan.intermediates
         with torch.no_grad():
             expected = tokens_of(teacher, x, intermediates)
         prefix = expected[-1].shape[1] - math.prod(teacher.feat_size(x))
@@ -196,7 +249,13 @@ class Linearisation:
     keep_softmax: int = 0
     step: int = 0
     history: dict[str, Any] = field(default_factory=dict)
-    """The result of `measure` by phase: swap, phase 1, phase 2, phase 3; and softmax, of `choose_softmax`."""
+    """The result of `measure` by phase: swap, phase 1, phase 2, phase 3; and softmax, of `choose_softmax`.
+
+    Of phases also checks, steps with the error on held-out images, and step, that of the lowest one, whose weights
+    are kept.
+    """
+    best: dict[str, Any] = field(default_factory=dict)
+    """Of the present phase: its checks, the lowest error, its step, and the weights of that step."""
 
     def __post_init__(self) -> None:
         for size in self.plan.sizes:
@@ -210,13 +269,17 @@ class Linearisation:
         self.blocks = sorted({block % count for block in (range(count) if self.blocks is None else self.blocks)})
         if not 0 <= self.keep_softmax < len(self.blocks):
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
+        check_choice("match", self.plan.match, get_args(Match))
+        if self.plan.intermediates is None:
+            thirds = {count // 3 - 1, 2 * count // 3 - 1}
+            self.plan = replace(self.plan, intermediates=tuple(sorted(block for block in thirds if block >= 0)))
         if not all(-count <= block < count for block in self.plan.intermediates):
             raise ValueError(f"intermediates must be from 0 to {count - 1}, got {self.plan.intermediates}.")
         if not list(self._attention_parameters()):
             self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
         names = ("kind", "blocks", "options", "keep_softmax")
         self.settings = {name: getattr(self, name) for name in names} | asdict(self.plan)
-        self.settings |= {"teacher": self.teacher.source, "processes": _world()}
+        self.settings |= {"teacher": self.teacher.source, "processes": rank_and_count()[1]}
 
     def _attention_parameters(self) -> Iterator[nn.Parameter]:
         return (p for block in self.blocks or () for p in self.student.attention(block).parameters())
@@ -231,15 +294,17 @@ class Linearisation:
         """Train all phases, from where the checkpoint stands.
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
-        images `[B, 3, H, W]` on which errors are measured. checkpoint: the file that is written every save_every steps;
+        images `[B, 3, H, W]` on which errors are measured. A phase ends with the weights that have the lowest error on
+        them, and stops, with a warning, if it has a larger one after half of its steps than before the first.
+        checkpoint: the file that is written every save_every steps;
         a run that stopped continues from it as if it had not. It is also written when an image cannot be read, and
-        after the step in which Ctrl-C or SIGTERM arrives, which then ends the run. Raises ValueError for a checkpoint
-        of another run, and for gradients that are not finite.
+        after the step in which Ctrl-C or SIGTERM arrives in any process, which then ends all of them with code 75.
+        Raises ValueError for a checkpoint of another run, and for gradients that are not finite.
         """
         device = next(self.teacher.parameters()).device
         path = None if checkpoint is None else Path(checkpoint)
         # The main process looks for it, because a file that is shared may not be seen everywhere yet.
-        exists = _of_main(path is not None and path.is_file())
+        exists = from_main(lambda: path is not None and path.is_file())
         optimizer_state = self._load(path) if exists and path is not None else None
         if "swap" not in self.history:
             self.history["swap"] = self.measure(samples)
@@ -247,16 +312,18 @@ class Linearisation:
             self._end_phase(samples)
         optimizer, losses = None, None
         images = batches(self.step)
-        rank = distributed.get_rank() if distributed.is_initialized() else 0
+        rank, stop = rank_and_count()[0], Stop()
         bar = tqdm(total=self.plan.ends[2], initial=self.step, unit="step", disable=rank > 0)
-        with bar, held_signals() as signals:
-            while self.step < self.plan.ends[2] and not signals:
+        with bar, listening():
+            while self.step < self.plan.ends[2]:
                 in_first = self.step < self.plan.ends[0]
                 if optimizer is None:
                     optimizer, losses = self._begin(in_first, device)
                     if optimizer_state is not None:
                         optimizer.load_state_dict(optimizer_state)
                         optimizer_state = None
+                if not self.best:
+                    self._keep(self._held_out_error(samples, losses, self.step))
                 for group in optimizer.param_groups:
                     group["lr"] = self.plan.rate(self.step)
                 try:
@@ -267,7 +334,7 @@ class Linearisation:
                         self._save(path, optimizer)
                     raise
                 # A run that continues draws what it would have drawn.
-                torch.manual_seed(hash((self.plan.seed, rank, self.step)))
+                seed_step(self.plan.seed, rank, self.step)
                 with torch.autocast(device.type, torch.bfloat16, enabled=self.plan.bf16):
                     loss = losses(x, in_first)
                 optimizer.zero_grad(set_to_none=True)
@@ -279,15 +346,18 @@ class Linearisation:
                 self.step += 1
                 bar.set_postfix_str(f"{x.shape[-1]} px, loss {loss.item():.3f}", refresh=False)
                 bar.update()
+                if self._check(samples, losses):
+                    images = batches(self.step)
+                    bar.update(self.step - bar.n)
                 if self.step in self.plan.ends:
                     self._end_phase(samples)
                     # The next phase has another learning rate, and the first one other parameters.
                     optimizer = None if self.step == self.plan.ends[0] else optimizer
-                due = self.step in self.plan.ends or self.step % save_every == 0 or signals
-                if path is not None and due:
+                asked = stop.is_asked()
+                if path is not None and (asked or self.step in self.plan.ends or self.step % save_every == 0):
                     self._save(path, optimizer)
-        for number in signals:
-            signal.raise_signal(number)
+                if asked:
+                    stop.leave()
 
     def _begin(self, in_first: bool, device: torch.device) -> tuple[torch.optim.Optimizer, nn.Module]:
         self.student.train().requires_grad_(not in_first)
@@ -301,13 +371,67 @@ class Linearisation:
             losses = DistributedDataParallel(losses, device_ids=ids, find_unused_parameters=True)
         return torch.optim.AdamW(trained, lr=self.plan.lr[0], weight_decay=0.0), losses
 
+    def _keep(self, error: float) -> None:
+        """Note a check of this phase, and keep the student's weights if it has the lowest error."""
+        self.best.setdefault("checks", []).append([self.step, error])
+        if error < self.best.get("error", math.inf) or "student" not in self.best:
+            state = {name: value.detach().clone() for name, value in self.student.state_dict().items()}
+            self.best |= {"error": error, "step": self.step, "student": state}
+
+    def _check(self, samples: Tensor, losses: Any) -> bool:
+        """Check the error on held-out images, if that is due; return whether to stop the phase.
+
+        The step is then the phase's last.
+        """
+        start, end = self.plan.span(self.step - 1)
+        done, every = self.step - start, max(1, (end - start) // CHECKS)
+        if done % every and self.step != end:
+            return False
+        self._keep(self._held_out_error(samples, losses, self.step - 1))
+        checks = self.best["checks"]
+        # Not by NaN.
+        if self.step == end or checks[-1][1] <= checks[0][1] or 2 * done < end - start:
+            return False
+        self.step = end
+        return True
+
+    @torch.no_grad()
+    def _held_out_error(self, samples: Tensor, losses: Any, step: int) -> float:
+        """Return the error on held-out images, of the size that the phase of a step ends with.
+
+        In the first phase, it is what that minimises; in the others, that of the final tokens.
+        """
+        size = self.plan.images(self.plan.span(step)[1] - 1)[0]
+        if size > max(samples.shape[-2:]):
+            samples = F.interpolate(samples, (size, size), mode="bicubic", antialias=True)
+        if step >= self.plan.ends[0]:
+            error = self._error_with((), samples)
+        else:
+            self.student.eval()
+            device = next(self.teacher.parameters()).device
+            parts = (x.to(device) for x in samples.split(self.plan.batch_size))
+            # Not within DistributedDataParallel, which would wait for gradients.
+            error = float(np.mean([getattr(losses, "module", losses)(x, True).item() for x in parts]))
+        self.student.train()
+        return from_main(lambda: error)
+
     def _end_phase(self, samples: Tensor) -> None:
         for phase, end in enumerate(self.plan.ends, 1):
             if self.step == end and self.plan.steps[phase - 1]:
-                self.history[f"phase {phase}"] = self.measure(samples)
+                began, kept = end - self.plan.steps[phase - 1], self.best["step"]
+                if kept < end:
+                    load_into(self.student, self.best["student"])
+                if kept == began:
+                    what = f"Phase {phase} made the error of sample images worse than {self.best['error']:.3f}"
+                    warnings.warn(f"{what}; the weights from before it are kept. Lower its lr.", stacklevel=3)
+                noted = {"step": kept, "checks": self.best["checks"]}
+                self.history[f"phase {phase}"] = self.measure(samples) | noted
+                self.best = {}
         if self.step == self.plan.ends[0] and self.keep_softmax:
-            self.history["softmax"] = found = _of_main(self.choose_softmax(samples))
-            self._rebuild(found["kept"])
+            # All processes compute the choice, since waiting for the main one may exceed the timeout of a group.
+            choice = self.choose_softmax(samples)
+            self.history["softmax"] = from_main(lambda: choice)
+            self._rebuild(self.history["softmax"]["kept"])
 
     @torch.no_grad()
     def measure(self, samples: Tensor) -> dict[str, Any]:
@@ -385,10 +509,10 @@ class Linearisation:
             load_into(self.student.attention(block), weights)
 
     def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
-        if distributed.is_initialized() and distributed.get_rank() > 0:
+        if rank_and_count()[0] > 0:
             return
         buffer = io.BytesIO()
-        state = {"step": self.step, "history": self.history, "settings": self.settings}
+        state = {"step": self.step, "history": self.history, "settings": self.settings, "best": self.best}
         state |= {"student": self.student.state_dict(), "optimizer": optimizer and optimizer.state_dict()}
         torch.save(state, buffer)
         write_atomically(path, buffer.getvalue())
@@ -401,48 +525,14 @@ class Linearisation:
             given = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"{path} must hold {', '.join(sorted(keys))}, got {given}; give another --out.")
         for name, value in self.settings.items():
-            # Runs of version 0.3 did not note their images.
-            if (given := state["settings"].get(name, value if name == "images" else None)) != value:
+            # Runs of version 0.3 did not note their images, and those of 0.4 learned the outputs of attentions.
+            absent = {"images": value, "match": "outputs"}.get(name)
+            if (given := state["settings"].get(name, absent)) != value:
                 raise ValueError(f"{path} must be of a run with {name}={value}, got {given}; give another --out.")
         self.step, self.history = state["step"], state["history"]
         if "softmax" in self.history:
             self._rebuild(self.history["softmax"]["kept"])
         load_into(self.student, state["student"])
+        # Runs of version 0.4 did not keep the best weights.
+        self.best = state.get("best", {})
         return state["optimizer"]
-
-
-@contextmanager
-def held_signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM in the list that it yields; a second signal has its usual effect at once."""
-    held: list[int] = []
-    process = os.getpid()
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:
-            # A process that loads images has inherited this handler, and ends with the run.
-            return
-        if held:
-            signal.signal(number, previous[number])
-            signal.raise_signal(number)
-        held.append(number)
-
-    # Python allows signal handlers in the main thread only.
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    previous = {number: signal.signal(number, hold) for number in numbers}
-    try:
-        yield held
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _of_main(value: Any) -> Any:
-    """Return the main process's value in all processes, so that they never choose apart."""
-    values = [value]
-    if distributed.is_initialized():
-        distributed.broadcast_object_list(values)
-    return values[0]
-
-
-def _world() -> int:
-    return distributed.get_world_size() if distributed.is_initialized() else 1

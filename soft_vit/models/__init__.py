@@ -9,6 +9,7 @@ from typing import Any
 from soft_vit.models import (
     ca_deit,
     care,
+    efficientvit,
     flatten,
     inline,
     mavit,
@@ -18,12 +19,14 @@ from soft_vit.models import (
     vig,
     vil,
     vit3,
+    vmamba,
     vrwkv,
     vssd,
     weightformer,
 )
 from soft_vit.models.ca_deit import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
 from soft_vit.models.care import *  # noqa: F403 - as above
+from soft_vit.models.efficientvit import *  # noqa: F403 - as above
 from soft_vit.models.flatten import *  # noqa: F403 - as above
 from soft_vit.models.folding import fold_batch_norm
 from soft_vit.models.inline import *  # noqa: F403 - as above
@@ -32,11 +35,13 @@ from soft_vit.models.mila import *  # noqa: F403 - as above
 from soft_vit.models.polaformer import *  # noqa: F403 - as above
 from soft_vit.models.pyramid import *  # noqa: F403 - as above
 from soft_vit.models.ravlt import *  # noqa: F403 - as above
+from soft_vit.models.soft import *  # noqa: F403 - as above
 from soft_vit.models.swap import SwapReport, swap_attention
 from soft_vit.models.vig import *  # noqa: F403 - as above
 from soft_vit.models.vil import *  # noqa: F403 - as above
 from soft_vit.models.vit import *  # noqa: F403 - as above
 from soft_vit.models.vit3 import *  # noqa: F403 - as above
+from soft_vit.models.vmamba import *  # noqa: F403 - as above
 from soft_vit.models.vrwkv import *  # noqa: F403 - as above
 from soft_vit.models.vssd import *  # noqa: F403 - as above
 from soft_vit.models.weightformer import *  # noqa: F403 - as above
@@ -46,6 +51,7 @@ from soft_vit.weights.read import load_weights
 FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **ca_deit.CA_DEIT_MODELS,
     **care.CARE_MODELS,
+    **efficientvit.EFFICIENTVIT_MODELS,
     **flatten.FLATTEN_MODELS,
     **inline.INLINE_MODELS,
     **mavit.MAVIT_MODELS,
@@ -55,6 +61,7 @@ FAMILY_MODELS: dict[str, dict[str, Any]] = {
     **vig.VIG_MODELS,
     **vil.VIL_MODELS,
     **vit3.VIT3_MODELS,
+    **vmamba.VMAMBA_MODELS,
     **vrwkv.VRWKV_MODELS,
     **vssd.VSSD_MODELS,
     **weightformer.WEIGHTFORMER_MODELS,

@@ -3,7 +3,7 @@
 A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
 `register_models`. `mila.py` is a short example.
 
-Letters: B batch, C channels, H x W a map, P prefix tokens, n tokens of a map.
+Letters: B batch, C channels, H x W a map, P prefix tokens, N tokens of a map.
 """
 
 import math
@@ -26,7 +26,7 @@ from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import build_model, resample_vit
 from soft_vit.weights.spec import options_of
@@ -186,10 +186,10 @@ def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
 class StagedModel(nn.Module):
     """Stem, stages, norm, mean over the map, linear head, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
-    The `__init__` of a family calls this one. It then sets `patch_embed` (images to the map of the first stage), the
+    The `__init__` of a subclass calls this one. It then sets `patch_embed` (images to the map of the first stage), the
     stages as a ModuleList of `Stage` under the name `stages_name`, and `norm` (of the last map), and calls
-    `init_weights`. A family overrides what differs, such as `grids`, `finish`, or `adapter`, the names of released
-    weights. Stages whose weights belong to one map have it as `grid_size`.
+    `init_weights`. A family overrides what differs, such as `grids`, `forward_norm`, or `adapter`, the names of
+    released weights. Stages whose weights belong to one map have it as `grid_size`.
 
     embed_dims: channels of each stage.
     reductions: stride of each stage to the image, by default 4, 8, 16, ...
@@ -204,7 +204,7 @@ class StagedModel(nn.Module):
     stem_pattern: ClassVar[str] = r"^patch_embed"
     """Regular expression for the names of the stem's parameters, for `group_matcher`."""
 
-    finish_names: ClassVar[tuple[str, ...]] = ("norm",)
+    final_names: ClassVar[tuple[str, ...]] = ("norm",)
     """Modules between the last stage and the head, which are removed together with the last stage."""
 
     no_decay: ClassVar[tuple[str, ...]] = ()
@@ -218,6 +218,12 @@ class StagedModel(nn.Module):
 
     head_names: ClassVar[tuple[str, ...]] = ("head",)
     """Names of the attributes that hold classifiers; the first is `head`."""
+
+    head_last: ClassVar[bool] = False
+    """Whether the subclass calls `add_heads` after its stages. Saved optimizers depend on the order of parameters."""
+
+    channel_dim: ClassVar[int] = 1
+    """Dimension of the channels in the result of `forward_features`."""
 
     global_pools: ClassVar[tuple[str, ...]] = ("avg", "")
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NHWC")
@@ -252,8 +258,8 @@ class StagedModel(nn.Module):
         ]
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module
-        for name in self.head_names:
-            self.add_module(name, self.make_head(num_classes, device=device, dtype=dtype))
+        if not self.head_last:
+            self.add_heads(device, dtype)
         add_img_size_hooks(self)
 
     @property
@@ -265,6 +271,11 @@ class StagedModel(nn.Module):
     def head_hidden_size(self) -> int:
         """Channels that the head takes."""
         return self.num_features
+
+    def add_heads(self, device=None, dtype=None) -> None:
+        """Add a head for the classes of the model under each of the `head_names`."""
+        for name in self.head_names:
+            self.add_module(name, self.make_head(self.num_classes, device=device, dtype=dtype))
 
     def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
         """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
@@ -300,7 +311,7 @@ class StagedModel(nn.Module):
                 (rf"{stage}\.blocks\.(?:reversible\.)?(\d+)", None),
                 (rf"{stage}\.downsample", (99999,)),
                 (stage, (0,)),
-                (rf"^(?:{'|'.join(self.finish_names)})\.", (99999,)),
+                (rf"^(?:{'|'.join(self.final_names)})\.", (99999,)),
             ],
         }
 
@@ -368,7 +379,7 @@ class StagedModel(nn.Module):
                 last.downsample = None
             self.num_features = self.feature_info[max_index]["num_chs"]
         if prune_norm or shortened:
-            for name in self.finish_names:
+            for name in self.final_names:
                 setattr(self, name, nn.Identity())
         if prune_head or shortened:
             self.reset_classifier(0, "")
@@ -405,11 +416,11 @@ class StagedModel(nn.Module):
                     module.resample_state(f"{name}.", weights, noted and self.attention_grid(noted))
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the input of the first stage, a map `[B, C, H, W]`, from images."""
+        """Return what the first stage takes, by default a map `[B, C, H, W]`, from images."""
         return self.patch_embed(x)
 
     def forward_stage(self, index: int, x: Any) -> Any:
-        """Return the output of a stage, a map `[B, C, H, W]`, from the output of the stage before or of `embed`."""
+        """Return the output of a stage, by default a map `[B, C, H, W]`, from that before it or of `embed`."""
         downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
         if downsample is not None:
             x = downsample(x)
@@ -420,7 +431,7 @@ class StagedModel(nn.Module):
         x = self.norm(x) if norm else x
         return (x if output_fmt == "NCHW" else x.permute(0, 2, 3, 1)).contiguous()
 
-    def finish(self, x: Any, norm: bool = True) -> Tensor:
+    def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
         """Return the output of the last stage as `forward_features` does. norm: apply the final norm."""
         return self.norm(x) if norm else x
 
@@ -450,14 +461,14 @@ class StagedModel(nn.Module):
                 intermediates.append(self.feature(i, x, norm and i == len(self.feature_info) - 1, output_fmt))
         if intermediates_only:
             return intermediates
-        return self.finish(x, norm=num_stages == len(self.stages)), intermediates
+        return self.forward_norm(x, norm=num_stages == len(self.stages)), intermediates
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Return the final map `[B, num_features, H', W']` of images `[B, in_chans, H, W]`."""
         x = self.embed(check_image(x, self.in_chans))
         for i in range(len(self.stages)):
             x = self.forward_stage(i, x)
-        return self.finish(x)
+        return self.forward_norm(x)
 
     def pool(self, x: Tensor) -> Tensor:
         """Return the features `[B, head_hidden_size]` that the head takes, from the final map `[B, C, H, W]`."""
@@ -466,19 +477,20 @@ class StagedModel(nn.Module):
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return logits of the output of `forward_features`, or pooled features if pre_logits.
 
-        Without pooling, both are maps.
+        Without pooling, both are maps or tokens, as that output is.
         """
         x = self.head_drop(self.pool(x) if self.global_pool else x)
         if pre_logits or isinstance(self.head, nn.Identity):
             return x
-        return self.head(x) if self.global_pool else self.head(x.movedim(1, -1)).movedim(-1, 1)
+        dim = self.channel_dim
+        return self.head(x) if self.global_pool else self.head(x.movedim(dim, -1)).movedim(-1, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
 
 
 class PlainModel(StagedModel):
-    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, n, C]` of the tokens.
+    """Blocks of one resolution, each a stage, behind a position embedding `pos_embed` `[1, N, C]` of the tokens.
 
     The embedding is that of the map of img_size; for any other map it is resampled (bicubic, half-pixel centres,
     without antialiasing). A family calls `init_pos_embed`.
@@ -561,7 +573,8 @@ def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, An
     cfg: returns the configuration of a model, which that of the weights overrides.
     """
     names = list(names)
-    recorded = {tag: {**cfg(entry.model), **entry.timm_cfg()} for tag, entry in ENTRIES.items() if entry.model in names}
+    entries = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in names]
+    recorded = {entry.name: {**cfg(entry.model), **entry.timm_cfg()} for entry in entries}
     with_weights = {tag.split(".")[0] for tag in recorded}
     return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 
@@ -599,7 +612,7 @@ def register_models(
     prefix: str = "",
     feature_indices: int | Sequence[int] = (0, 1, 2, 3),
 ) -> None:
-    """Register models of a class with timm: those names of `models`, with their arguments, that begin with the prefix.
+    """Register a class with timm under those names of models, with their arguments, that begin with prefix.
 
     feature_indices: stages that `features_only` returns by default.
     """

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
-from soft_vit.layers.plain import is_plain
+from soft_vit.layers.plain import may_read_weight
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
@@ -51,7 +51,7 @@ class UnprojectedAttention(Attention):
         return linear_attention(q, k, v, layout, eps=1e-6, phi=elu_features)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        if is_plain(self.qk, nn.Conv2d):
+        if may_read_weight(self.qk):
             qk = F.linear(x, self.qk.weight.flatten(1), self.qk.bias)
         else:
             qk = self.qk(x.mT[..., None])[..., 0].mT

@@ -10,9 +10,10 @@ import timm
 from torch import Tensor, nn
 
 from soft_vit.models import FAMILY_MODELS
-from soft_vit.models.pyramid import PYRAMID_MODELS, PyramidViT
+from soft_vit.models.pyramid import PyramidViT
+from soft_vit.models.soft import PYRAMID_MODELS
 from soft_vit.models.vit import VIT_MODELS
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.fetch import lookup_folders, require_digest, sha256_of
 from soft_vit.weights.load import fit, require_classifier
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite
@@ -28,11 +29,11 @@ def describe_file(path: str | Path) -> list[str]:
     """
     path = Path(path).expanduser()
     weights = load_weights(path)
-    entries = [entry for entry in ENTRIES.values() if entry.file == path.name]
+    entries = [entry for entry in RECORDED_WEIGHTS.values() if entry.file == path.name]
     for entry in entries:
         require_digest(entry, path)
     models = identify(weights)
-    recorded = [entry for entry in ENTRIES.values() if entry.model in models]
+    recorded = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in models]
     if entries and not any(entry in recorded for entry in entries):
         named = " or ".join(entry.name for entry in entries)
         raise ValueError(f"{path.name} must hold weights of {named}, got those of {' or '.join(models)}.")
@@ -120,7 +121,7 @@ def _heads(model: str) -> list[str]:
 
 def _how_it_is_found(path: Path, models: list[str]) -> str:
     """Return a sentence on how pretrained=True finds the file."""
-    fitting = [entry for entry in ENTRIES.values() if entry.model in models]
+    fitting = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in models]
     here = [entry.name for entry in fitting if entry.file == path.name]
     if not here:
         known = dict.fromkeys(entry.file for entry in fitting if entry.sources)

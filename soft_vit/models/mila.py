@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
-from soft_vit.layers.embed import channels_last, conv_norm_act, conv_shortcut
-from soft_vit.layers.mlp import Mlp, in_image_parts, linear
+from soft_vit.layers.embed import channels_last
+from soft_vit.layers.mlp import Mlp, in_image_parts
+from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, may_read_weight
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -72,7 +73,7 @@ class ConvDownsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
         units: Any = self.conv
-        if not torch.compiler.is_compiling() or type(units[1].conv) is not nn.Conv2d:
+        if not torch.compiler.is_compiling() or not may_read_weight(units[1].conv):
             x = pad_to_multiple(x, 2)
             hidden = self.hidden * x.shape[2] * x.shape[3]
             return self.conv(x) if self.training else in_image_parts(self.conv, x, hidden)
@@ -93,32 +94,32 @@ class MILABlock(nn.Module):
     ) -> None:
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
-        self.in_proj = nn.Linear(dim, dim, **dd)
-        self.act_proj = nn.Linear(dim, dim, **dd)
+        self.in_proj = Linear(dim, dim, **dd)
+        self.act_proj = Linear(dim, dim, **dd)
         self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.act = nn.SiLU()
         self.attn = MilaAttention(dim, num_heads, **dd)
-        self.out_proj = nn.Linear(dim, dim, **dd)
+        self.out_proj = Linear(dim, dim, **dd)
         self.drop_path1 = DropPath(drop_path)
-        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe2 = ShortcutConv(dim, **dd)
         self.norm2 = nn.LayerNorm(dim, **dd)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = DropPath(drop_path)
 
     def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Return the gated attention of tokens `[B, N, C]`."""
-        gate = F.silu(linear(x, self.act_proj), inplace=True)
-        x = tokens_to_map(linear(x, self.in_proj), feat_size)
+        gate = F.silu(self.act_proj(x), inplace=True)
+        x = tokens_to_map(self.in_proj(x), feat_size)
         x = map_to_tokens(conv_norm_act(x, self.dwc, act=self.act))
-        return linear(self.attn(x, feat_size) * gate, self.out_proj)
+        return self.out_proj(self.attn(x, feat_size) * gate)
 
     def forward(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(conv_shortcut(x, self.cpe1))
+        x = map_to_tokens(self.cpe1(x))
         x = tokens_to_map(x + self.drop_path1(self.mix(self.norm1(x), feat_size)), feat_size)
-        x = map_to_tokens(conv_shortcut(x, self.cpe2))
+        x = map_to_tokens(self.cpe2(x))
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 from timm.layers import LayerNorm2d, register_notrace_module, trunc_normal_
-from timm.models.pvt_v2 import MlpWithDepthwiseConv
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
-from soft_vit.layers.embed import channels_last, conv_norm_act, map_to_tokens, tokens_to_map
-from soft_vit.layers.mlp import in_image_parts, linear
+from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
+from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.plain import Linear, conv_norm_act
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv
 from soft_vit.weights.adapter import Adapter
@@ -81,13 +81,22 @@ class TokenStage(Stage):
 
 
 @register_notrace_module
-class ConvMlp(MlpWithDepthwiseConv):
-    """timm's MLP of PVTv2, in fewer passes without gradients."""
+class ConvMlp(nn.Module):
+    """`fc2(gelu(dwconv(fc1(x))))` of PVTv2, on tokens `[B, N, C]`; dwconv is a depthwise convolution."""
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:  # type: ignore[override]
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.fc1 = Linear(dim, hidden_dim, **dd)
+        self.dwconv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
+        self.act = nn.GELU()
+        self.fc2 = Linear(hidden_dim, dim, **dd)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         def compute(x: Tensor) -> Tensor:
-            x = conv_norm_act(tokens_to_map(linear(x, self.fc1), feat_size), self.dwconv, act=self.act)
-            return self.drop(linear(self.drop(map_to_tokens(x)), self.fc2))
+            x = conv_norm_act(tokens_to_map(self.fc1(x), feat_size), self.dwconv, act=self.act)
+            return self.drop(self.fc2(self.drop(map_to_tokens(x))))
 
         return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
 

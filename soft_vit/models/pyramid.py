@@ -6,19 +6,15 @@ Linear Transformers", IJCV 2024, arXiv 2207.03341. The pyramid follows PVT, arXi
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models import PretrainedCfg
-from timm.models._features import feature_take_indices
 from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers import (
-    ATTENTIONS,
     AttentionPool,
     ConvPatchEmbed,
     DropPathMode,
@@ -29,49 +25,20 @@ from soft_vit.layers import (
     attention_options,
     map_to_tokens,
     resample_pos_embed,
-    reversible_blocks,
     tokens_to_map,
 )
 from soft_vit.layers.recompute import checkpoint
-from soft_vit.layers.reversible import Block
+from soft_vit.layers.reversible import Block, ReversibleBlocks
 from soft_vit.models import base
 from soft_vit.ops.numerics import check_choice
-from soft_vit.weights import ENTRIES, WeightsError
 from soft_vit.weights.adapter import Adapter
-from soft_vit.weights.load import SOURCES
 from soft_vit.weights.read import NotedWeights
 from soft_vit.weights.spec import ModelSpec
 
-# `register_models` adds the entrypoints.
-__all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "PyramidViT", "model_name"]
+__all__ = ["PyramidViT"]
 
 STAGE4_ATTENTIONS = {"softmax": "softmax", "soft": "gaussian", "soft_plus": "soft_plus"}
 GlobalPool = Literal["token", "avg", "attn", ""]
-
-_logger = logging.getLogger(__name__)
-
-
-class ReversibleBlocks(nn.Module):
-    """Blocks that run as two reversible streams, see `reversible_blocks`.
-
-    The names of their parameters have the prefix `reversible.`, so that weights of plain blocks do not load.
-    """
-
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        super().__init__()
-        self.reversible = nn.ModuleList(blocks)
-
-    def __iter__(self) -> Iterator[Block]:
-        return iter(cast(Any, self.reversible))
-
-    def __len__(self) -> int:
-        return len(self.reversible)
-
-    def __getitem__(self, index: int) -> Block:
-        return cast(Any, self.reversible)[index]
-
-    def forward(self, x: Tensor, *layout: Any) -> Tensor:
-        return reversible_blocks(cast(Any, self.reversible), x, *layout)
 
 
 class PyramidStage(nn.Module):
@@ -103,20 +70,20 @@ class PyramidStage(nn.Module):
         self.pos_drop = nn.Dropout(pos_drop)
         self.blocks: Any = ReversibleBlocks(blocks) if reversible else nn.ModuleList(blocks)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return tokens `[B, P + N, C]`, P of them prefix tokens, and their map (H, W) for `[B, C_in, H_in, W_in]`."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the map `[B, C, H, W]` of a map `[B, C_in, H_in, W_in]`, and the class token `[B, 1, C]` if any."""
         x = self.patch_embed(x)
-        B, _, H, W = x.shape
+        grid, P = (x.shape[2], x.shape[3]), self.num_prefix_tokens
         x = map_to_tokens(x)
         if self.cls_token is not None:
-            x = torch.cat([self.cls_token.expand(B, -1, -1), x], dim=1)
-        x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, (H, W), self.num_prefix_tokens))
-        layout = (H, W), self.num_prefix_tokens
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        x = self.pos_drop(x + resample_pos_embed(self.pos_embed, self.grid_size, grid, P))
         if self.reversible:
-            return self.blocks(x, *layout), (H, W)
-        for block in self.blocks:
-            x = checkpoint(block, x, *layout) if self.grad_checkpointing else block(x, *layout)
-        return x, (H, W)
+            x = self.blocks(x, grid, P)
+        else:
+            for block in self.blocks:
+                x = checkpoint(block, x, grid, P) if self.grad_checkpointing else block(x, grid, P)
+        return tokens_to_map(x[:, P:], grid), x[:, :P] if P else None
 
 
 def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_stages: int) -> tuple[str, ...]:
@@ -183,11 +150,11 @@ def released_names() -> dict[str, str]:
     return names
 
 
-class StageTokens(NamedTuple):
-    """Output of a stage: tokens `[B, P + N, C]`, their map (H, W), and pooled features `[B, C]` of earlier stages."""
+class StageOutput(NamedTuple):
+    """A map `[B, C, H, W]`, the class token `[B, 1, C]` if any, and pooled features `[B, C]` of earlier stages."""
 
-    tokens: Tensor
-    feat_size: tuple[int, int]
+    map: Tensor
+    class_token: Tensor | None
     pooled: tuple[Tensor, ...] = ()
 
 
@@ -225,6 +192,10 @@ class PyramidViT(base.StagedModel):
     no_decay: ClassVar[tuple[str, ...]] = ("pos_embed", "cls_token")
     global_pools: ClassVar[tuple[str, ...]] = get_args(GlobalPool)
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")
+    head_last: ClassVar[bool] = True
+    channel_dim: ClassVar[int] = -1
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Arguments of the named pyramids."""
 
     def __init__(
         self,
@@ -276,7 +247,7 @@ class PyramidViT(base.StagedModel):
             raise ValueError(f"bottleneck_img_size must be None without num_bottleneck, got {bottleneck_img_size}.")
 
         common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
-        super().__init__(embed_dims, num_classes=0, drop_rate=drop_rate, **common)
+        super().__init__(embed_dims, num_classes=num_classes, drop_rate=drop_rate, **common)
         counted_size = base.check_image_size(bottleneck_img_size or self.img_size)
         self.bottleneck_img_size = counted_size if num_bottleneck else None
         self.attention = attentions
@@ -306,13 +277,12 @@ class PyramidViT(base.StagedModel):
             )
         self.stages = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
+        if fuse_stages and global_pool == "":
+            raise ValueError("global_pool must be 'token', 'avg' or 'attn' with fuse_stages=True, got ''.")
         self.stage_fusion = StageFusion(embed_dims, **dd) if fuse_stages else None
         self.check_global_pool(global_pool)
         self.attn_pool = AttentionPool(embed_dims[-1], **dd) if global_pool == "attn" else None
-        # Registered last: saved states of optimizers go by the order of parameters.
-        del self.head
-        self.num_classes = num_classes
-        self.head = self.make_head(num_classes, **dd)
+        self.add_heads(**dd)
         self.init_weights(needs_reset=False)
 
     @property
@@ -323,8 +293,6 @@ class PyramidViT(base.StagedModel):
         super().check_global_pool(global_pool)
         if global_pool == "token" and not self.has_class_token:
             raise ValueError("global_pool must be 'avg', 'attn' or '' in a model without class token, got 'token'.")
-        if global_pool == "" and self.stage_fusion is not None:
-            raise ValueError("global_pool must be 'token', 'avg' or 'attn' with fuse_stages=True, got ''.")
         return global_pool
 
     def init_weights(self, needs_reset: bool = True) -> None:
@@ -352,7 +320,7 @@ class PyramidViT(base.StagedModel):
         notes = state.spec if isinstance(state, NotedWeights) else ModelSpec()
         reversible = any(stage.reversible for stage in self.stages)
         own = self.attention[0]
-        noted = notes.options.get("attention", PYRAMID_MODELS.get(notes.model or "", {}).get("attention"))
+        noted = notes.options.get("attention", self.variants.get(notes.model or "", {}).get("attention"))
         if {str(noted), own} == {"soft", "soft_norm"}:
             raise ValueError(
                 f"attention must be {noted!r}, as in {notes.model or 'the model'} of the file, got {own!r}."
@@ -367,6 +335,8 @@ class PyramidViT(base.StagedModel):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         super().reset_classifier(num_classes, global_pool)
+        if self.global_pool == "":
+            self.stage_fusion = None
         if self.global_pool != "attn":
             self.attn_pool = None
         elif self.attn_pool is None:
@@ -374,157 +344,43 @@ class PyramidViT(base.StagedModel):
             base.init_linear(self.attn_pool.hidden)
             base.init_linear(self.attn_pool.score)
 
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        _, max_index = feature_take_indices(len(self.stages), indices)
-        if prune_head or max_index < len(self.stages) - 1:
-            self.stage_fusion = None
-        return super().prune_intermediate_layers(indices, prune_norm, prune_head)
-
     def embed(self, x: Tensor) -> Tensor:
         return x
 
-    def forward_stage(self, index: int, x: Any) -> StageTokens:
+    def forward_stage(self, index: int, x: Any) -> StageOutput:
         """Return the output of a stage for images `[B, in_chans, H, W]` or the output of the stage before."""
         pooled: tuple[Tensor, ...] = ()
         if index:
-            before: StageTokens = x
-            x = tokens_to_map(before.tokens[:, self.stages[index - 1].num_prefix_tokens :], before.feat_size)
-            pooled = before.pooled if self.stage_fusion is None else (*before.pooled, x.mean((2, 3)))
-        tokens, feat_size = self.stages[index](x)
-        return StageTokens(tokens, feat_size, pooled)
+            pooled = x.pooled if self.stage_fusion is None else (*x.pooled, x.map.mean((2, 3)))
+            x = x.map
+        feature_map, class_token = self.stages[index](x)
+        return StageOutput(feature_map, class_token, pooled)
 
-    def feature(self, index: int, x: StageTokens, norm: bool, output_fmt: str) -> Tensor:
+    def feature(self, index: int, x: StageOutput, norm: bool, output_fmt: str) -> Tensor:
         """Return the output x of a stage as a map (NCHW) or as tokens `[B, N, C]` without class token (NLC)."""
-        tokens = (self.norm(x.tokens) if norm else x.tokens)[:, self.stages[index].num_prefix_tokens :]
-        return tokens if output_fmt == "NLC" else tokens_to_map(tokens, x.feat_size).contiguous()
+        tokens = map_to_tokens(x.map)
+        tokens = self.norm(tokens) if norm else tokens
+        return tokens if output_fmt == "NLC" else tokens_to_map(tokens, (x.map.shape[2], x.map.shape[3])).contiguous()
 
-    def finish(self, x: StageTokens, norm: bool = True) -> Tensor:
+    def forward_norm(self, x: StageOutput, norm: bool = True) -> Tensor:
         """Return tokens `[B, P + N, C]`; with fuse_stages, after a token of pooled features for each earlier stage."""
+        tokens = map_to_tokens(x.map)
+        if x.class_token is not None:
+            tokens = torch.cat([x.class_token, tokens], dim=1)
         if not norm:
-            return x.tokens
-        tokens = self.norm(x.tokens)
+            return tokens
+        tokens = self.norm(tokens)
         if self.stage_fusion is None:
             return tokens
-        return torch.cat([self.stage_fusion.project(list(x.pooled)), tokens], dim=1)
+        return torch.cat([self.stage_fusion.project(x.pooled), tokens], dim=1)
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Return logits of the tokens of `forward_features`, or pooled features if pre_logits."""
-        if self.stage_fusion is not None:
-            earlier, x = x[:, : self.stage_fusion.num_earlier], x[:, self.stage_fusion.num_earlier :]
+    def pool(self, x: Tensor) -> Tensor:
+        """Return the features `[B, C]` that the head takes, from the tokens of `forward_features`."""
+        num_earlier = 0 if self.stage_fusion is None else self.stage_fusion.num_earlier
+        earlier, tokens = x[:, :num_earlier], x[:, num_earlier:]
         if self.global_pool == "token":
-            x = x[:, 0]
-        elif self.global_pool == "avg":
-            x = x[:, int(self.has_class_token) :].mean(dim=1)
-        elif self.attn_pool is not None:
-            x = self.attn_pool(x[:, int(self.has_class_token) :])
-        if self.stage_fusion is not None:
-            x = self.stage_fusion(earlier, x)
-        x = self.head_drop(x)
-        return x if pre_logits else self.head(x)
-
-
-PYRAMID_SIZES: dict[str, dict[str, Any]] = {
-    "pico": dict(embed_dims=(32, 64, 128, 160), num_heads=(1, 2, 4, 5), depths=(1, 1, 2, 1), stem_width=16),
-    "tiny": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 2, 3, 2)),
-    "small": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 7, 4)),
-    "base": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 20, 4)),
-    "medium": dict(embed_dims=(64, 128, 288, 512), num_heads=(2, 4, 9, 16), depths=(1, 3, 29, 5)),
-    "large": dict(embed_dims=(64, 128, 320, 512), num_heads=(2, 4, 10, 16), depths=(1, 3, 40, 5)),
-    "huge": dict(embed_dims=(64, 128, 352, 512), num_heads=(2, 4, 11, 16), depths=(1, 5, 49, 5)),
-}
-"""Arguments of each size (SOFT, Table 1); `base` is called `soft_small` in the released code."""
-# Sizes of the pyramids with other attentions.
-BASELINE_SIZES = ("pico", "tiny", "small")
-SOFT = ("soft", "soft_norm", "soft_plus")
-
-
-def _timm_name(attention: str, size: str) -> str:
-    return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
-
-
-def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
-    sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
-    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
-
-
-def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
-    for size, arguments in PYRAMID_SIZES.items():
-        # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
-        # training from scratch, without softmax and at a cost that is linear in the image's area.
-        own = dict(stage4="soft_plus", class_token=False, global_pool="avg", max_bottleneck=(7, 7))
-        models[f"soft_plus_{size}"].update(own)
-        models[f"soft_{size}_pure"] = dict(arguments, attention="soft", stage4="soft")
-        models[f"soft_norm_{size}_pure"] = dict(arguments, attention="soft_norm", stage4="soft")
-    return models
-
-
-PYRAMID_MODELS = _pyramid_models()
-"""Arguments of every named model of the pyramid."""
-
-
-def model_name(attention: str, size: str) -> str:
-    """Return the timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
-
-    Raises ValueError for an attention or a size without a model.
-    """
-    attention_class(attention)
-    name = _timm_name(attention, size)
-    if name not in PYRAMID_MODELS:
-        raise ValueError(f"size must be {', '.join(BASELINE_SIZES)} for {attention}, got {size!r}.")
-    return name
-
-
-def _cfg(name: str) -> dict[str, Any]:
-    return base.imagenet_cfg(
-        min_input_size=(3, 32, 32),
-        first_conv="stages.0.patch_embed.0.conv",
-        fixed_input_size=attention_class(PYRAMID_MODELS[name]["attention"]).traits.fixed_grid,
-        license="mit",
-        paper_ids=("arXiv:2110.11945", "arXiv:2207.03341"),
-    )
-
-
-default_cfgs = base.make_default_cfgs(PYRAMID_MODELS, _cfg)
-
-
-def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    overlay = kwargs.get("pretrained_cfg_overlay") or {}
-    own_source = any(overlay.get(key) for key in SOURCES)
-    if kwargs.get("pretrained_cfg") is None:
-        if pretrained and not own_source:
-            name = _with_weights(name, kwargs.get("attention"))
+            pooled = tokens[:, 0]
         else:
-            # Not timm's default: the tag of recorded weights has their classes, image size and normalisation.
-            kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
-    return base.create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
-
-
-def _with_weights(name: str, attention: str | None) -> str:
-    """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` without released weights."""
-    normalised = name.replace("soft_", "soft_norm_", 1)
-    recorded = {entry.model for entry in ENTRIES.values()}
-    if not name.startswith("soft_") or name in recorded or normalised not in recorded:
-        return name
-    if attention not in (None, "soft_norm"):
-        raise WeightsError(
-            f"attention must be 'soft_norm' for pretrained weights of {name}, got {attention!r}. The weights are those "
-            f"of {normalised}."
-        )
-    _logger.warning("The released weights of %s have the normalised attention: %s is built.", name, normalised)
-    return normalised
-
-
-for _name in PYRAMID_MODELS:
-    base.register_named(_name, _create_pyramid)
-
-
-def register_pyramids(attention: str) -> None:
-    """Register the pyramids with an attention type that is not the package's."""
-    models = _pyramids(attention)
-    PYRAMID_MODELS.update(models)
-    default_cfgs.update(base.make_default_cfgs(models, _cfg))
-    for name in models:
-        base.register_named(name, _create_pyramid)
+            tokens = tokens[:, int(self.has_class_token) :]
+            pooled = tokens.mean(dim=1) if self.attn_pool is None else self.attn_pool(tokens)
+        return pooled if self.stage_fusion is None else self.stage_fusion(earlier, pooled)

@@ -17,7 +17,8 @@ from soft_vit.layers import mlp
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
-from soft_vit.layers.embed import channels_last, conv_norm_act, conv_shortcut, map_to_tokens, tokens_to_map
+from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import ConvSequence, ShortcutConv
 from soft_vit.models.base import (
     Stage,
     StagedModel,
@@ -45,25 +46,19 @@ class ConvStem(nn.Module):
         for i, stride in enumerate((2, 1, 1, 2)):
             layers += [nn.Conv2d(widths[i], widths[i + 1], 3, stride, padding=1, **dd)]
             layers += [nn.BatchNorm2d(widths[i + 1], **dd), nn.GELU()]
-        self.proj = nn.Sequential(*layers[:-1])
+        self.proj = ConvSequence(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        x, layers = channels_last(x), [*self.proj, None]
-        for i in range(0, len(layers), 3):
-            x = conv_norm_act(x, *layers[i : i + 3])
-        return x
+        return self.proj(channels_last(x))
 
 
-class Downsample(nn.Sequential):
+class Downsample(ConvSequence):
     """Map `[B, C, H, W]` to `[B, C_out, ceil(H / 2), ceil(W / 2)]`."""
 
     def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
         super().__init__()
         self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
         self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return conv_norm_act(x, self.reduction, self.norm)
 
 
 class TokenNorm(nn.Module):
@@ -100,7 +95,7 @@ class Block(nn.Module):
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         self.layer_scale = layer_scale
-        self.pos = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.pos = ShortcutConv(dim, **dd)
         self.norm1 = TokenNorm(dim, **dd)
         self.attn = attn
         self.norm2 = TokenNorm(dim, **dd)
@@ -116,7 +111,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         size = (x.shape[2], x.shape[3])
-        x = conv_shortcut(x, self.pos)
+        x = self.pos(x)
         x = torch.addcmul(x, self.gamma_1, self.drop_path(tokens_to_map(self.attn(self.norm1(x), size), size)))
         return torch.addcmul(x, self.gamma_2, self.drop_path(tokens_to_map(self.ffn(self.norm2(x), size), size)))
 
@@ -142,7 +137,7 @@ class RAVLT(StagedModel):
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    finish_names = ("proj", "norm", "act")
+    final_names = ("proj", "norm", "act")
     adapter = Adapter(
         # The layer `proj` is a convolution here too.
         {"**.RoPE.angle": None, "proj.*": "proj.*", "**.weight": "**.weight", "**": "**"},
@@ -185,7 +180,7 @@ class RAVLT(StagedModel):
         self.act = nn.SiLU()
         self.init_weights(needs_reset=False)
 
-    def finish(self, x: Tensor, norm: bool = True) -> Tensor:
+    def forward_norm(self, x: Tensor, norm: bool = True) -> Tensor:
         return self.act(self.norm(self.proj(x))) if norm else x
 
     def feature(self, index: int, x: Tensor, norm: bool, output_fmt: str) -> Tensor:

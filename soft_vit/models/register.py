@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from soft_vit.layers import ATTENTIONS, Attention
-from soft_vit.models import pyramid, vit
+from soft_vit.models import soft, vit
 
 
 def register_attention(kind: str) -> Callable[[type[Attention]], type[Attention]]:
@@ -25,7 +25,7 @@ def register_attention(kind: str) -> Callable[[type[Attention]], type[Attention]
             raise ValueError(f"kind must be an identifier that names no other attention, got {kind!r}.")
         ATTENTIONS[kind] = cls
         if old is None:
-            pyramid.register_pyramids(kind)
+            soft.register_pyramids(kind)
             vit.register_vits(kind)
         return cls
 

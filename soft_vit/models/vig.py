@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
-from timm.layers import DropPath, LayerNorm2d, RmsNorm2d, register_notrace_module, trunc_normal_
+from timm.layers import RmsNorm2d, trunc_normal_
 from torch import Tensor, nn
 
-from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.gla import GatedLinearAttention
+from soft_vit.layers.plain import Linear
 from soft_vit.models import base
+from soft_vit.models.vmamba import MixerBlock, MixerPyramid, reduction
 from soft_vit.weights.adapter import Adapter
 
 # `register_models` adds the entrypoints.
@@ -32,8 +33,8 @@ class SwiGLU(nn.Module):
     def __init__(self, dim: int, multiple: int, drop: float = 0.0, **dd: Any) -> None:
         super().__init__()
         hidden = -(-(8 * dim // 3) // multiple) * multiple
-        self.gate_proj = nn.Linear(dim, 2 * hidden, bias=False, **dd)
-        self.down_proj = nn.Linear(hidden, dim, bias=False, **dd)
+        self.gate_proj = Linear(dim, 2 * hidden, bias=False, **dd)
+        self.down_proj = Linear(hidden, dim, bias=False, **dd)
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,41 +42,17 @@ class SwiGLU(nn.Module):
         return self.drop(self.down_proj(F.silu(gate) * x))
 
 
-@register_notrace_module
-class ViGBlock(base.SingleBlock):
-    """Attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`.
+def make_block(
+    dim: int, num_heads: int, plain: bool, drop: float, drop_path: float, dd: dict[str, Any], **options: Any
+) -> MixerBlock:
+    """Return a block of attention and an MLP.
 
     plain: a block of the plain form, which counts as a stage, with RMSNorms; otherwise with LayerNorms.
     options: of the attention.
     """
-
-    def __init__(
-        self, dim: int, num_heads: int, plain: bool, drop: float, drop_path: float, dd: dict[str, Any], **options: Any
-    ) -> None:
-        super().__init__()
-        self.attn_norm = nn.RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd)
-        self.attn = GatedLinearAttention(dim, num_heads, qkv_bias=False, proj_drop=drop, **options, **dd)
-        self.drop_path1 = DropPath(drop_path)
-        self.mlp_norm = nn.RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd)
-        self.mlp = SwiGLU(dim, 256 if plain else 32, drop, **dd)
-        self.drop_path2 = DropPath(drop_path)
-
-    def apply_layers(self, x: Tensor) -> Tensor:
-        feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(x)
-        x = x + self.drop_path1(self.attn(self.attn_norm(x), feat_size))
-        return tokens_to_map(x + self.drop_path2(self.mlp(self.mlp_norm(x))), feat_size)
-
-
-def reduction(
-    dim: int, out_dim: int, *between: nn.Module, size: int = 3, stride: int = 2, **dd: Any
-) -> list[nn.Module]:
-    """Return a convolution with a padding of one pixel, and a LayerNorm of each pixel.
-
-    between: empty modules, as the names of released weights count them.
-    """
-    conv = nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd)
-    return [conv, *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
+    norms = (nn.RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd) for _ in range(2))
+    attn = GatedLinearAttention(dim, num_heads, qkv_bias=False, proj_drop=drop, **options, **dd)
+    return MixerBlock(next(norms), attn, next(norms), SwiGLU(dim, 256 if plain else 32, drop, **dd), drop_path)
 
 
 class ViG(base.PlainModel):
@@ -110,7 +87,7 @@ class ViG(base.PlainModel):
         (rates,) = base.drop_path_rates(drop_path_rate, [depth])
         # The released code halves the mean of both directions once more in evaluation.
         common: dict[str, Any] = dict(plain=True, drop=proj_drop_rate, act=act, scale=0.25, dd=dd)
-        self.blocks = nn.ModuleList(ViGBlock(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
+        self.blocks = nn.ModuleList(make_block(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
         self.norm = RmsNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
 
@@ -126,35 +103,22 @@ class ViG(base.PlainModel):
         return [(rows, columns)] * len(self.reductions)
 
 
-PYRAMID_NAMES = {
-    "classifier.norm.*": "norm.*",
-    "classifier.head.*": "head.*",
-    "patch_embed.0.*": "patch_embed.0.*",
-    "patch_embed.2.*": "patch_embed.2.*",
-    # Of older files.
-    "patch_embed.proj.*": "patch_embed.0.*",
-    "patch_embed.norm.*": "patch_embed.2.*",
-    "**.op.o_proj.*": "**.attn.proj.*",
-    "**.op.**": "**.attn.**",
-    "**.norm.*": "**.attn_norm.*",
-    "**.norm2.*": "**.mlp_norm.*",
-    "**.mlp.fc1.*": "**.mlp.gate_proj.*",
-    "**.mlp.fc2.*": "**.mlp.down_proj.*",
-    # Of older files.
-    "**.self_attention.o_proj.*": "**.attn.proj.*",
-    "**.self_attention.**": "**.attn.**",
-    "**.ln_1.*": "**.attn_norm.*",
-    "**": "**",
-}
-
-
-class ViGH(base.StagedModel):
+class ViGH(MixerPyramid):
     """The pyramid, for images `[B, in_chans, H, W]` of at least 32 x 32; each stride of 2 rounds the map up.
 
     embed_dims, depths, num_heads: of each stage. kwargs: arguments of `StagedModel`.
     """
 
-    adapter = Adapter(PYRAMID_NAMES)
+    adapter = Adapter(
+        {
+            "**.op.o_proj.*": "**.attn.proj.*",
+            "**.mlp.fc1.*": "**.mlp.gate_proj.*",
+            "**.mlp.fc2.*": "**.mlp.down_proj.*",
+            # Of older files.
+            "**.self_attention.o_proj.*": "**.attn.proj.*",
+            **MixerPyramid.names,
+        }
+    )
 
     def __init__(
         self,
@@ -169,20 +133,11 @@ class ViGH(base.StagedModel):
     ) -> None:
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
-        half, none = embed_dims[0] // 2, nn.Identity()
-        stem = reduction(self.in_chans, half, none, **dd), reduction(half, embed_dims[0], none, **dd)
-        self.patch_embed = nn.Sequential(*stem[0], none, nn.GELU(), *stem[1])
-        self.layers = nn.ModuleList()
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
-            common: dict[str, Any] = dict(plain=False, drop=proj_drop_rate, dd=dd)
-            blocks = [ViGBlock(embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
-            downsample = None
-            if i + 1 < len(depths):
-                downsample = nn.Sequential(none, *reduction(embed_dims[i], embed_dims[i + 1], none, **dd))
-            self.layers.append(base.Stage(blocks, downsample))
-        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
-        self.init_weights(needs_reset=False)
+
+        def block(stage: int, rate: float) -> nn.Module:
+            return make_block(embed_dims[stage], num_heads[stage], False, proj_drop_rate, rate, dd)
+
+        super().__init__(embed_dims, depths, block, drop_path_rate, **kwargs, **dd)
 
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mlstm import MLSTMAttention, ResidualLayerNorm
+from soft_vit.layers.plain import Linear
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.weights.adapter import Adapter
@@ -168,7 +169,7 @@ class ViL(base.PlainModel):
             return nn.Identity()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         width, eps = self.head_hidden_size, 1e-5 if self.version == 2 else 1e-6
-        layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=nn.Linear(width, num_classes, **dd))
+        layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=Linear(width, num_classes, **dd))
         return nn.Sequential(OrderedDict(layers))
 
     def pool(self, x: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention, ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
-from soft_vit.layers.embed import channels_last, conv_shortcut
+from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
+from soft_vit.layers.plain import ShortcutConv
 from soft_vit.models.base import (
     SingleBlock,
     StagedModel,
@@ -90,7 +91,7 @@ class ViTTTBlock(SingleBlock):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
-        self.cpe = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
         self.attn = self.make_attention(dim, num_heads, proj_drop=proj_drop, **dd)
         self.drop_path1 = DropPath(drop_path)
@@ -103,7 +104,7 @@ class ViTTTBlock(SingleBlock):
 
     def apply_layers(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(conv_shortcut(x, self.cpe))
+        x = map_to_tokens(self.cpe(x))
         x = x + self.drop_path1(self.attn(self.norm1(x), feat_size))
         hidden = self.norm2(x)
         hidden = self.mlp(hidden, feat_size) if self.conv else self.mlp(hidden)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.rwkv import RWKVAttention, mixed, ramp, shift_quarters
 from soft_vit.layers.attention.rwkv6 import RWKV6Attention
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.ops.layout import Layout
@@ -37,10 +37,10 @@ class ChannelMix(nn.Module):
         self.groups = groups
         self.spatial_mix_k = nn.Parameter(torch.empty(1, 1, dim, **dd))
         self.spatial_mix_r = nn.Parameter(torch.empty(1, 1, dim, **dd))
-        self.key = nn.Linear(dim, 4 * dim, bias=False, **dd)
+        self.key = Linear(dim, 4 * dim, bias=False, **dd)
         self.key_norm = nn.LayerNorm(4 * dim, **dd) if norm else nn.Identity()
-        self.receptance = nn.Linear(dim, dim, bias=False, **dd)
-        self.value = nn.Linear(4 * dim, dim, bias=False, **dd)
+        self.receptance = Linear(dim, dim, bias=False, **dd)
+        self.value = Linear(4 * dim, dim, bias=False, **dd)
         self.drop = nn.Dropout(drop)
         self.reset_parameters()
 
@@ -52,9 +52,9 @@ class ChannelMix(nn.Module):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         shifted = shift_quarters(x, Layout(feat_size), self.groups)
-        hidden = linear(mixed(x, shifted, self.spatial_mix_k), self.key).relu()
-        gate = linear(mixed(x, shifted, self.spatial_mix_r), self.receptance).sigmoid()
-        return self.drop(gate * linear(self.key_norm(hidden * hidden), self.value))
+        hidden = self.key(mixed(x, shifted, self.spatial_mix_k)).relu()
+        gate = self.receptance(mixed(x, shifted, self.spatial_mix_r)).sigmoid()
+        return self.drop(gate * self.value(self.key_norm(hidden * hidden)))
 
 
 @register_notrace_module
@@ -178,7 +178,7 @@ class VRWKV(base.PlainModel):
             return super().make_head(num_classes, device, dtype)
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         dim, hidden = self.num_features, 3 * self.num_features
-        return nn.Sequential(nn.Linear(dim, hidden, **dd), nn.Tanh(), nn.Linear(hidden, num_classes, **dd))
+        return nn.Sequential(Linear(dim, hidden, **dd), nn.Tanh(), Linear(hidden, num_classes, **dd))
 
     def get_classifier(self) -> nn.Module:
         """Return the last linear layer."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
-from soft_vit.layers.embed import conv_shortcut
 from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.plain import Linear, ShortcutConv
 from soft_vit.models import base
 from soft_vit.models.mila import ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
@@ -34,8 +34,8 @@ class VSSDSoftmaxAttention(Attention):
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
         super().__init__(dim, num_heads)
-        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False, device=device, dtype=dtype)
-        self.to_out = nn.Linear(dim, dim, device=device, dtype=dtype)
+        self.to_qkv = Linear(dim, 3 * dim, bias=False, device=device, dtype=dtype)
+        self.to_out = Linear(dim, dim, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -71,20 +71,20 @@ class VSSDBlock(nn.Module):
     ) -> None:
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.cpe1 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
         self.attn = attn
         self.drop_path1 = DropPath(drop_path)
-        self.cpe2 = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
+        self.cpe2 = ShortcutConv(dim, **dd)
         self.norm2 = nn.LayerNorm(dim, **dd)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
         self.drop_path2 = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(conv_shortcut(x, self.cpe1))
+        x = map_to_tokens(self.cpe1(x))
         x = tokens_to_map(x + self.drop_path1(self.attn(self.norm1(x), feat_size)), feat_size)
-        x = map_to_tokens(conv_shortcut(x, self.cpe2))
+        x = map_to_tokens(self.cpe2(x))
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 

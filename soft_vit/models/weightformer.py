@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
+from soft_vit.layers.plain import Linear
 from soft_vit.models import base
 from soft_vit.models.base import StagedModel, drop_path_rates, imagenet_cfg, make_default_cfgs, register_models
 from soft_vit.ops.layout import Layout
@@ -40,8 +41,8 @@ class WeightFormerBlock(base.SingleBlock):
         self.norm1 = LayerNorm2d(dim, eps=1e-6, **dd) if dynamic else nn.Identity()
         self.dwc = DynamicConv(dim, **dd) if dynamic else nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.norm2 = nn.LayerNorm(dim, eps=1e-6, **dd)
-        self.linear1 = DynamicLinear(dim, hidden_dim, **dd) if dynamic else nn.Linear(dim, hidden_dim, **dd)
-        self.linear2 = nn.Linear(hidden_dim, dim, **dd)
+        self.linear1 = DynamicLinear(dim, hidden_dim, **dd) if dynamic else Linear(dim, hidden_dim, **dd)
+        self.linear2 = Linear(hidden_dim, dim, **dd)
         self.drop = nn.Dropout(proj_drop)
         self.drop_path = DropPath(drop_path)
 

@@ -21,10 +21,11 @@ NUM_PARTS = 16
 
 def scramble(x: Tensor) -> Tensor:
     """Map non-negative int64 to pseudo-random integers in [0, 2^31), the same on every device."""
+    # A division, because shifts are no Core ATen operators.
     for _ in range(2):
         # Odd multipliers below 2^31 keep the product of two such numbers within 63 bits.
-        x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0x7FFFFFFF
-    return x ^ (x >> 16)
+        x = ((x ^ (x // 65536)) * 0x45D9F3B) & 0x7FFFFFFF
+    return x ^ (x // 65536)
 
 
 def random_blocks(num_blocks: int, num_heads: int, num_random: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -92,19 +92,19 @@ def attend_by_displacement(q: Tensor, k: Tensor, v: Tensor, layout: Layout, fuse
     see `dot_product_attention`.
     """
     P, C, D, mask, counts = layout.num_prefix_tokens, v.shape[1], v.shape[3], layout.grid_mask, None
-    N: Tensor | int = layout.feat_size[0] * layout.feat_size[1]
+    N: Tensor | int = layout.grid_size[0] * layout.grid_size[1]
     if mask is not None:
-        valid = mask.unflatten(1, layout.feat_size)
+        valid = mask.unflatten(1, layout.grid_size)
         counts = valid.any(2).sum(1), valid.any(1).sum(1)
         N = mask.sum(1).clamp(min=1).to(wide_dtype(q))[:, None, None]
     q, k, v = map(layout.zero_padded, (q, k, v))
     with full_precision(q):
         of_grid = (merge_heads(at_least_float32(layout.grid(x))) for x in (q, k, v))
-        q_map, k_map, v_map = (x.unflatten(1, layout.feat_size) for x in of_grid)
+        q_map, k_map, v_map = (x.unflatten(1, layout.grid_size) for x in of_grid)
         a = correlate(q_map, k_map, counts).flatten(1, 2) * N**-0.5
         a = a if mask is None else a.masked_fill(~mask[..., None], torch.finfo(a.dtype).min)
         s = a.softmax(1).repeat_interleave(D, dim=2) if D > 1 else a.softmax(1)
-        x = correlate(s.unflatten(1, layout.feat_size), v_map, counts).flatten(1, 2)
+        x = correlate(s.unflatten(1, layout.grid_size), v_map, counts).flatten(1, 2)
     x = split_heads(x, C).to(v.dtype)
     return torch.cat([dot_product_attention(q[:, :, :P], k, v, layout.key_mask, fused=fused), x], dim=2) if P else x
 
@@ -115,7 +115,7 @@ def circulant_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tens
     if v.shape[-1] != k.shape[-1]:
         raise ValueError(f"value must have as many channels as key, {k.shape[-1]}, got {v.shape[-1]}.")
     q, k, v = (x.mT.flatten(1, 2)[..., None] for x in (q, k, v))
-    layout, order = layout._replace(feat_size=(q.shape[2], 1)), None
+    layout, order = layout._replace(grid_size=(q.shape[2], 1)), None
     if layout.mask is not None:
         # Padding behind the other tokens.
         order = layout.mask.logical_not().to(torch.uint8).argsort(dim=1, stable=True)

@@ -122,7 +122,7 @@ def landmark_tokens(
     """
     # A sequence has one column.
     size = sr_ratio, sr_ratio
-    maps = layout.grid(x).flatten(0, 1).mT.unflatten(2, layout.feat_size)
+    maps = layout.grid(x).flatten(0, 1).mT.unflatten(2, layout.grid_size)
     if landmarks == "segment" and layout.mask is None:
         run = 1, math.prod(reduced_grid(maps, size, limit))
         tokens, exist = window_averages(maps.flatten(2)[:, :, None], run).flatten(2).mT, None

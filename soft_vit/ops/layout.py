@@ -50,7 +50,7 @@ def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Ten
 class Layout(NamedTuple):
     """P prefix tokens, such as a class token, followed by the tokens of a map; a sequence is a map of one column."""
 
-    feat_size: tuple[int, int]
+    grid_size: tuple[int, int]
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
     """Bool `[B, P + N]`, True for valid tokens; None if all are."""
@@ -137,7 +137,7 @@ def token_layout(
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask, sequence)
     if torch.compiler.is_compiling():
         return layout
-    (Y, X), P = layout.feat_size, num_prefix_tokens
+    (Y, X), P = layout.grid_size, num_prefix_tokens
     if min(Y, X) < 1:
         raise ValueError(f"feat_size must be at least 1, got {feat_size}.")
     if x.ndim != 3 or x.shape[1] != P + Y * X:

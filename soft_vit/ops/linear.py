@@ -1,7 +1,7 @@
 """Linear attention in its three forms: for all tokens, causal in parallel, and causal as a recurrence.
 
-`out_i = phi(q_i)^T sum_j phi(k_j) v_j^T / phi(q_i)^T sum_j phi(k_j)` (Katharopoulos et al. 2020, arXiv 2006.16236), the
-sums over all j, or over j <= i where causal. The functions take features, `phi(q)` and `phi(k)`.
+`out_i = phi(q_i)^T sum_j phi(k_j) v_j^T / phi(q_i)^T sum_j phi(k_j)` (Katharopoulos et al. 2020, arXiv 2006.16236,
+Eq. 5), the sums over all j, or over j <= i where causal. The causal functions take features, `phi(q)` and `phi(k)`.
 
 Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks of L tokens.
 """

@@ -14,7 +14,7 @@ from soft_vit.ops.windows import window_attention
 
 def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
     """Return the indices `[G]` of all prefix tokens, then of those at the centres of the cells of global_grid."""
-    P, feat_size = layout.num_prefix_tokens, layout.feat_size
+    P, feat_size = layout.num_prefix_tokens, layout.grid_size
     rows, columns = (
         torch.tensor([(2 * i + 1) * length // (2 * count) for i in range(count)], device=device)
         for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
@@ -48,6 +48,6 @@ def longformer_attention(
     seen = torch.cat([torch.ones_like(index, dtype=torch.bool), ~is_global])[None]
     others = (k[:, :, index], v[:, :, index])
     q, k, v = map(layout.grid, (q, k, v))
-    x = window_attention(q, k, v, layout.feat_size, kernel_size // 2, others, seen, *how)
+    x = window_attention(q, k, v, layout.grid_size, kernel_size // 2, others, seen, *how)
     global_x = dot_product_attention(q_global, k_global, v_global, None, *how)
     return layout.pad_prefix(x).index_copy(2, index, global_x.to(x.dtype))

@@ -93,7 +93,7 @@ def atrous_attention(
     of one phase (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused:
     see `dot_product_attention`.
     """
-    attend = partial(phase_attention, feat_size=layout.feat_size, dilation=dilation)
+    attend = partial(phase_attention, feat_size=layout.grid_size, dilation=dilation)
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)
 
 
@@ -113,7 +113,7 @@ def sparse_attention(
     patterns counts once. Prefix tokens see all tokens, and all tokens see them. fused: see `dot_product_attention`;
     for the queries of prefix tokens alone.
     """
-    feat_size, P, reach, num_heads = layout.feat_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
+    feat_size, P, reach, num_heads = layout.grid_size, layout.num_prefix_tokens, kernel_size // 2, q.shape[1]
     all_q, all_k, all_v = q, k, v
     q, k, v = layout.grid(q) * q.shape[-1] ** -0.5, layout.grid(k), layout.grid(v)
     local_scores = at_least_float32(

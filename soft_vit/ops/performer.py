@@ -44,7 +44,7 @@ def key_exponents(k: Tensor, projection: Tensor) -> Tensor:
 
 
 def key_features(k: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """Return `exp(W k - |k|^2 / 2 - largest)`, in [0, 1]; see `query_features`."""
+    """Return `exp(W k - |k|^2 / 2 - largest)`, in [0, 1] (Lemma 1); see `query_features`."""
     # Padding may have larger ones. A bound of 0 would stop the gradient of the largest.
     return (key_exponents(k, projection) - largest).clamp(max=1).exp()
 

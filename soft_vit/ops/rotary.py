@@ -58,7 +58,7 @@ def rotary_tables(
     channels: C; by default that of these tokens.
     """
     # Of rows and columns, which are far fewer than positions.
-    rows, columns = _side_angles(layout.feat_size, channels or like.shape[-1], like, end_point)
+    rows, columns = _side_angles(layout.grid_size, channels or like.shape[-1], like, end_point)
     cos, sin = _at_positions(rows.cos(), columns.cos()), _at_positions(rows.sin(), columns.sin())
     if layout.num_prefix_tokens:
         padding = (0, 0, layout.num_prefix_tokens, 0)

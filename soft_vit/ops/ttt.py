@@ -105,7 +105,7 @@ def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, lay
 
 def _as_map(x: Tensor, layout: Layout) -> Tensor:
     """Return tokens `[B, D, P + N, 1]` as a map `[B, D, Y, X]`, zero for padding."""
-    return layout.grid(layout.zero_padded(x)).squeeze(-1).contiguous().unflatten(2, layout.feat_size)
+    return layout.grid(layout.zero_padded(x)).squeeze(-1).contiguous().unflatten(2, layout.grid_size)
 
 
 def trained_unit(q: Tensor, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor, Tensor], layout: Layout) -> Tensor:

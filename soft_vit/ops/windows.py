@@ -42,6 +42,15 @@ def token_rows(feat_size: tuple[int, int], reach: int, rows: tuple[int, int], wi
     return rows[0] * tile - halo, rows[1] * tile + halo
 
 
+def sliding_windows(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Return `x.unfold(dim, size, step)`, which is no Core ATen operator, as a selection in an exported graph."""
+    if not torch.compiler.is_exporting():
+        return x.unfold(dim, size, step)
+    starts = step * torch.arange((x.shape[dim] - size) // step + 1, device=x.device)
+    index = starts[:, None] + torch.arange(size, device=x.device)
+    return x.index_select(dim, index.flatten()).unflatten(dim, (-1, size)).movedim(dim + 1, -1)
+
+
 def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows = None) -> Tensor:
     """Split `[B, H, N, D]` into tiles `[B * H, G, L, D]`, or tiles with their neighbours `[B * H, G, S, D]`.
 
@@ -55,7 +64,8 @@ def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbou
     # Of a whole map its own height: an expression equal to it would make graphs for any size more complex.
     height = feat_size[0] if rows is None else end - first - above - below
     x = x.unflatten(2, (height, feat_size[1]))
-    x = F.pad(x, (0, 0, hx, hx + right, above, below)).unfold(2, ty + 2 * hy, ty).unfold(3, tx + 2 * hx, tx)
+    x = F.pad(x, (0, 0, hx, hx + right, above, below))
+    x = sliding_windows(sliding_windows(x, 2, ty + 2 * hy, ty), 3, tx + 2 * hx, tx)
     # `clone`, because F.pad without padding keeps the strides of x, which a graph for any size does not know: it would
     # take copies for views and leave out `contiguous`.
     x = x.permute(0, 1, 2, 3, 5, 6, 4).clone(memory_format=torch.contiguous_format)
@@ -154,5 +164,5 @@ def local_attention(
     tokens see them. fused: see `dot_product_attention`. Tiles of the map are computed with their neighbours, so a query
     has at most `(8 + kernel_size - 1)^2` keys.
     """
-    attend = partial(window_attention, feat_size=layout.feat_size, reach=kernel_size // 2)
+    attend = partial(window_attention, feat_size=layout.grid_size, reach=kernel_size // 2)
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)

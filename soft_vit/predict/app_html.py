@@ -9,7 +9,7 @@ from PIL import Image
 
 from soft_vit.predict.app_look import Choice, LayerLook, Look
 from soft_vit.probe.view import draw_weights, largest_weight
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 
 PANEL_SIDE = 168
 
@@ -36,7 +36,7 @@ def summary_html(choice: Choice, look: Look) -> str:
     if choice.checkpoint:
         text = f"Weights of {choice.checkpoint}. {text} {' '.join(look.notes)}"
     elif choice.pretrained:
-        entry = ENTRIES.get(choice.name)
+        entry = RECORDED_WEIGHTS.get(choice.name)
         figures = [f"{m.name} {m.value:g} % on {m.dataset}" for m in (entry.metrics if entry else ())]
         text = f"{'; '.join(figures) or 'Released weights'}. {text}"
     else:

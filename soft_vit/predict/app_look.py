@@ -24,7 +24,7 @@ from soft_vit.models.swap import swap_attention
 from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.fetch import lookup_folders
 
 MAX_BYTES = 30 * 2**20
@@ -104,7 +104,8 @@ def available(checkpoint: str | None = None, model: str | None = None) -> dict[s
     """
     found = {f"{model}, {checkpoint or 'random weights'}": Choice(model, checkpoint=checkpoint)} if model else {}
     folders = lookup_folders()
-    found |= {name: Choice(name, True) for name, e in ENTRIES.items() if any((f / e.file).is_file() for f in folders)}
+    recorded = RECORDED_WEIGHTS.items()
+    found |= {name: Choice(name, True) for name, e in recorded if any((f / e.file).is_file() for f in folders)}
     for name in timm.list_models(["vit_*", "deit*"], pretrained=True):
         if try_to_load_from_cache(get_pretrained_cfg(name).hf_hub_id or "none", "model.safetensors"):
             found[name] = Choice(name, True, swapped="softmax")

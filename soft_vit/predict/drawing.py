@@ -15,6 +15,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms.v2.functional import pil_to_tensor, to_pil_image
 from torchvision.utils import draw_bounding_boxes, draw_segmentation_masks
 
+from soft_vit.data.label_maps import palette_of
+
 # Images with a shorter longer side, in pixels, are enlarged so that lines and letters are readable.
 SMALL_IMAGE = 384
 PAPER, INK, BAR = (255, 255, 255), (30, 30, 30), (0, 114, 178)
@@ -25,12 +27,17 @@ FIRST_COLORS = np.array([list(bytes.fromhex(code)) for code in _HEX])
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
-def class_colors(count: int) -> np.ndarray:
-    """Return RGB colours of classes, uint8 `[count, 3]`; a class has the same colour at any count."""
+def class_colors(count: int, names: Sequence[str] = ()) -> np.ndarray:
+    """Return RGB colours of classes, uint8 `[count, 3]`; a class has the same colour at any count.
+
+    names: of the classes; those of a data set in `soft_vit.data.label_maps` have its colours.
+    """
     # Multiples of the golden ratio spread evenly for any count. Turbo's ends are too dark.
     places = 0.05 + 0.9 * (np.arange(count) * GOLDEN_RATIO % 1)
     colors = (255 * matplotlib.colormaps["turbo"](places)[:, :3]).round().astype(np.uint8)
     colors[: len(FIRST_COLORS)] = FIRST_COLORS[:count]
+    if (palette := palette_of(names)) is not None:
+        colors[: len(palette)] = palette
     return colors
 
 
@@ -72,10 +79,10 @@ def draw_instances(
 def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[str]) -> Image.Image:
     """Return the image blended with its class colours, above a panel with the share of each class in the pixels.
 
-    classes: class index of each pixel, int `[H, W]`. names: of all classes.
+    classes: class index of each pixel, int `[H, W]`. names: of all classes, see `class_colors`.
     """
     picture, _ = _enlarged(image)
-    colors = class_colors(len(names))
+    colors = class_colors(len(names), names)
     painted = Image.fromarray(colors[classes]).resize(picture.size, Image.Resampling.NEAREST)
     shares = np.bincount(classes.ravel(), minlength=len(names)) / classes.size
     order = [index for index in np.argsort(-shares, kind="stable") if shares[index] > 0]
@@ -83,12 +90,15 @@ def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[s
     return _with_panel(Image.blend(picture, painted, 0.5), rows)
 
 
-def index_image(classes: np.ndarray) -> Image.Image:
-    """Return class indices, int `[H, W]`, as an image for PNG: with a palette up to 256 classes, else in 16 bits."""
+def index_image(classes: np.ndarray, names: Sequence[str] = ()) -> Image.Image:
+    """Return class indices, int `[H, W]`, as an image for PNG: with a palette up to 256 classes, else in 16 bits.
+
+    names: of all classes, see `class_colors`.
+    """
     if classes.max(initial=0) >= 256:
         return Image.fromarray(classes.astype(np.uint16))
     found = Image.fromarray(classes.astype(np.uint8))
-    found.putpalette(class_colors(256).tobytes())
+    found.putpalette(class_colors(256, names).tobytes())
     return found
 
 

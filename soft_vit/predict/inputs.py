@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from soft_vit.data.archives import MAX_FILE_BYTES, Entry, FolderStorage
+from soft_vit.data.archives import MAX_FILE_BYTES, FolderStorage, StoredFile
 from soft_vit.data.images import is_image
 from soft_vit.text_tables import one_line
 from soft_vit.weights.fetch import IDLE_TIMEOUT
@@ -25,7 +25,7 @@ class Input(NamedTuple):
     def read(self) -> bytes:
         """Return the bytes of the image. Raises OSError or ValueError if they cannot be read, or are too many."""
         if isinstance(self.source, Path):
-            return FolderStorage(self.source.parent).read(Entry(self.source.name))
+            return FolderStorage(self.source.parent).read(StoredFile(self.source.name))
         if self.source == "-":
             content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
         else:

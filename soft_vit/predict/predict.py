@@ -68,14 +68,14 @@ def predict_files(
     batch_size: int = 8,
     bits: int | None = None,
     source: dict[str, Any] | None = None,
-    say: Callable[[str], object] = lambda line: None,
+    notify: Callable[[str], object] = lambda line: None,
 ) -> Outcome:
     """Predict for images; write `predictions.json` and a drawing of each image into a folder.
 
     given: see `find_inputs`. load: returns the predictor, called once images are found. draw: False writes no drawings;
     label maps are always written. bits: of the values in images of 16 bits, see `soft_vit.data.images.to_rgb`; by
-    default those of the predictor's test data. source: entries about the model for the JSON file. say: receives a line
-    about each image.
+    default those of the predictor's test data. source: entries about the model for the JSON file. notify: receives a
+    line about each image.
 
     Images that cannot be read and images for which the model raises are listed as failed, and the run continues. After
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
@@ -104,7 +104,7 @@ def predict_files(
                     entry["predictions"] = found.entries()
                     results["task"] = found.task
                     results["images"].append(entry)
-                say(_line(entry))
+                notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
                 _write_json(out / RESULTS, results)
                 written = time.monotonic()
@@ -149,7 +149,7 @@ def _write_pictures(
         pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
     if isinstance(result, ClassMap):
         map_name = free_name(name.with_name(name.name + ".classes.png"), taken)
-        pictures["map"] = map_name, index_image(result.classes)
+        pictures["map"] = map_name, index_image(result.classes, result.names)
     for file, picture in pictures.values():
         stream = io.BytesIO()
         picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)

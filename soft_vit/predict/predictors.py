@@ -17,9 +17,10 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.images import to_rgb
-from soft_vit.data.label_maps import IGNORED
-from soft_vit.engine.config import resolve, type_name
+from soft_vit.data.label_maps import IGNORED, label_set
+from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_view, shown_datasets, view_of_config
+from soft_vit.engine.entries import type_name
 from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.engine.models.timm_model import create_timm_model, timm_network
@@ -84,7 +85,10 @@ class TimmPredictor:
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
         """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
         batch = torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
-        scores = self.scores(self.model(batch).float())
+        logits = self.model(batch).float()
+        if logits.ndim != 2:
+            raise ValueError(f"model must be a classifier, got scores of shape {tuple(logits.shape)}; give a --config.")
+        scores = self.scores(logits)
         return [ranked_classes(row, self.names, self.topk) for row in scores]
 
 
@@ -151,8 +155,9 @@ class ConfigPredictor:
             fit_image_size(network, img_size)
         self.notes = load_into(self.model if network is None else network, weights, "strict").changes
         sources = (dataset.get("metainfo"), getattr(DATASETS.get(dataset.type), "METAINFO", None))
-        known = (source["classes"] for source in sources if source and source.get("classes"))
-        self.names = readable_names(weights.spec.label_names or next(known, ()))
+        known = [source["classes"] for source in sources if source and source.get("classes")]
+        known += [label_set(dataset["labels"]).names] if dataset.get("labels") else []
+        self.names = readable_names(weights.spec.label_names or next(iter(known), ()))
         self.prepare = _preparation(dataset)
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)

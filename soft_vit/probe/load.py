@@ -7,7 +7,7 @@ import timm
 import torch
 
 from soft_vit.models import PYRAMID_MODELS, PyramidViT
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 
 
 def require_device(device: str | torch.device) -> None:
@@ -49,5 +49,5 @@ def load_pyramid(
 
 def require_pyramid(name: str) -> None:
     """Raise ValueError for a name, with or without a tag, that is not a pyramid of this package."""
-    if name not in PYRAMID_MODELS and name not in ENTRIES:
+    if name not in PYRAMID_MODELS and name not in RECORDED_WEIGHTS:
         raise ValueError(f"model must be a pyramid of this package such as soft_tiny, got {name}.")

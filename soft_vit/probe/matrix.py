@@ -38,11 +38,11 @@ def attention_matrix(attn: Attention, x: Tensor, feat_size: tuple[int, int]) -> 
 
 
 @contextmanager
-def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterator[None]:
+def watch_attention(attn: Attention, visit: Callable[[Tensor], None], grad: bool = False) -> Iterator[None]:
     """Call visit with the `attention_matrix` of each forward pass of attn within this context; contexts can be nested.
 
     The matrix is that of this forward pass, including random choices, but without dropout, convolutions of the values,
-    gates and projections. Raises ValueError for an attention without the
+    gates and projections. grad: whether gradients flow through it. Raises ValueError for an attention without the
     method `attend`, from which the matrix is read.
     """
     attend = getattr(attn, "attend", None)
@@ -53,14 +53,14 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None]) -> Iterato
     @wraps(attend)
     def watched(*args, **kwargs) -> Tensor:
         if attn not in _BEING_READ:
-            visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
+            with torch.set_grad_enabled(grad and torch.is_grad_enabled()):
+                visit(_matrix(attn, attend, signature(attend).bind(*args, **kwargs)))
         return attend(*args, **kwargs)
 
     with replaced_attend(attn, watched):
         yield
 
 
-@torch.no_grad()
 def _matrix(attn: Attention, attend: Callable[..., Tensor], call: BoundArguments) -> Tensor:
     """Return the matrix of a call of attn's method attend; changes the call's arguments."""
     values = [name for name in call.arguments if name == "v" or name.startswith("v_")]

@@ -6,6 +6,6 @@ adds a digest, a model card and an entry for the index. `files` locates the pack
 """
 
 from soft_vit.weights.files import WeightsError
-from soft_vit.weights.index import ENTRIES, Entry, Metric, add_entry, load_index
+from soft_vit.weights.index import RECORDED_WEIGHTS, Entry, Metric, add_entry, load_index
 
-__all__ = ["ENTRIES", "Entry", "Metric", "WeightsError", "add_entry", "load_index"]
+__all__ = ["RECORDED_WEIGHTS", "Entry", "Metric", "WeightsError", "add_entry", "load_index"]

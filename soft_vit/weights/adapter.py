@@ -32,20 +32,20 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.escape(pattern).replace(r"\*\*", "(.*)").replace(r"\*", "([^.]*)"))
 
 
-def reorder_projections(weights: Mapping[str, Tensor], given: Layers, wanted: Layers) -> dict[str, Tensor]:
-    """Return weights with the rows of the layers `given` of each attention regrouped into the layers `wanted`.
+def reorder_projections(weights: Mapping[str, Tensor], stored: Layers, wanted: Layers) -> dict[str, Tensor]:
+    """Return weights with the rows of the layers `stored` of each attention regrouped into the layers `wanted`.
 
     Each letter in the name of a layer stands for one projection; all projections have the same width. For example,
-    given=("q", "kv") and wanted=("qkv",) concatenate both layers.
+    stored=("q", "kv") and wanted=("qkv",) concatenate both layers.
     """
     result = dict(weights)
     for name in weights:
         prefix, _, rest = name.rpartition("attn.")
         layer, _, kind = rest.partition(".")
-        names = {each: f"{prefix}attn.{each}.{kind}" for each in given}
-        if layer in given[:1] and weights.keys() >= set(names.values()):
+        names = {each: f"{prefix}attn.{each}.{kind}" for each in stored}
+        if layer in stored[:1] and weights.keys() >= set(names.values()):
             parts = [part for each, key in names.items() for part in result.pop(key).chunk(len(each))]
-            rows = dict(zip("".join(given), parts, strict=True))
+            rows = dict(zip("".join(stored), parts, strict=True))
             result |= {f"{prefix}attn.{each}.{kind}": torch.cat([rows[x] for x in each]) for each in wanted}
     return result
 
@@ -90,9 +90,9 @@ class Adapter:
             return dict(state)
         weights = {}
         for name, value in state.items():
-            own, convert = self._find(name, to_released=False) or (name, _same)
-            if own is not None or name in known:
-                weights[own or name] = convert(value)
+            name_of_model, convert = self._find(name, to_released=False) or (name, _same)
+            if name_of_model is not None or name in known:
+                weights[name_of_model or name] = convert(value)
         return reorder_projections(weights, *self.projections)
 
     def to_released(self, state: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
@@ -102,8 +102,8 @@ class Adapter:
         """
         weights, known = dict(self.computed(model)), model.state_dict()
         for name, value in reorder_projections(state, *reversed(self.projections)).items():
-            found = self._find(name, to_released=True)
-            if found is None or (name in state and name not in known):
+            match = self._find(name, to_released=True)
+            if match is None or (name in state and name not in known):
                 raise ValueError(f"Parameters must be those of the released code, got {name}; choose another layout.")
-            weights[found[0]] = found[1](value)
+            weights[match[0]] = match[1](value)
         return weights

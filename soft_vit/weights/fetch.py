@@ -95,10 +95,10 @@ def recorded_digest(path: Path) -> str | None:
     record = path.with_name(path.name + ".sha256")
     if not os.path.lexists(record):
         return None
-    found = re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))
-    if found is None:
+    digest = re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))
+    if digest is None:
         raise WeightsError(f"{record} must begin with the SHA-256 of {path.name}; correct or remove it.")
-    return found[0].lower()
+    return digest[0].lower()
 
 
 def sha256_of(path: str | Path) -> str:
@@ -194,8 +194,8 @@ def _reason(error: BaseException) -> str:
     """Return the first sentence of a library's error."""
     if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         error = error.reason
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(said.split()).split(". ")[0].rstrip(".:")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(reason.split()).split(". ")[0].rstrip(".:")
 
 
 def _verify(entry: Entry, path: Path, check: Callable[[Path], object]) -> None:

@@ -125,10 +125,10 @@ def _entry(item: dict[str, Any]) -> Entry:
     values["metrics"] = tuple(Metric(**metric) for metric in values.get("metrics", ()))
     for name in ("cfg", "options"):
         # timm's configurations hold tuples, JSON holds lists.
-        given = values.get(name, {})
-        values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        items = values.get(name, {})
+        values[name] = {key: tuple(value) if isinstance(value, list) else value for key, value in items.items()}
     return Entry(**values)
 
 
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
+RECORDED_WEIGHTS: dict[str, Entry] = {entry.name: entry for entry in load_index()} if INDEX_FILE.is_file() else {}
 """The recorded weights by `model.tag`; empty if the package was copied without its checkpoints folder."""

@@ -1,4 +1,4 @@
-"""Put weights into models: read once, rename and resample, load, report.
+"""Load weights into models: read, rename, resample, load and report.
 
 `load_into` is the only function that does so. A family of this package defines two methods for it on its model:
 `from_released` renames released weights, `resample_state` resamples parameters that depend on the image size.
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from soft_vit.weights.fetch import check_command, recorded_file
 from soft_vit.weights.files import WeightsError
-from soft_vit.weights.index import ENTRIES, Entry
+from soft_vit.weights.index import RECORDED_WEIGHTS, Entry
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
 
@@ -38,18 +38,18 @@ SWAPPED = "swapped_by_soft_vit"
 """The timm name of models whose attention was swapped."""
 
 Head = Literal["fit", "drop", "strict"]
-"""What becomes of a head for other classes: the model keeps its own, no head is loaded, or the weights are refused."""
+"""For weights with another head: `fit` keeps the model's own head, `drop` loads no head, `strict` refuses them."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class LoadReport:
-    """What became of weights on their way into a model; lists of the names of parameters.
+    """How weights were loaded into a model. Lists hold names of parameters.
 
-    renamed: in the file under another name. resampled: to another image size, with both shapes. new: values of the
-    model. left_out: weights that the model does not take. changes: a sentence for each change of the weights, other
-    names excepted.
+    renamed: those with another name in the file. resampled: those of another image size, with their shapes before and
+    after. new: those that keep the model's values. left_out: those in the file that are not loaded. changes: a sentence
+    for each change of the weights, except of names.
     """
 
     source: str
@@ -95,54 +95,55 @@ def fit(
     classes: Sequence[str] = (),
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return weights as `load_into` loads them, and its report; the model stays as it is."""
-    given = unwrap_state_dict(content)
-    report = LoadReport(given.source)
+    loaded = unwrap_state_dict(content)
+    report = LoadReport(loaded.source)
     of_timm = bool(getattr(model, "pretrained_cfg", None))
     if of_timm:
-        require_classifier(given)
-    require_finite(given, given.source)
-    weights, own = rename_and_resample(given, model, report), dict(model.state_dict())
-    _fit_channels(model, weights, own, report)
-    _fit_head(model, given, weights, own, report, head, classes)
+        require_classifier(loaded)
+    require_finite(loaded, loaded.source)
+    weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())
+    _fit_channels(model, weights, expected, report)
+    _fit_head(model, loaded, weights, expected, report, head, classes)
     if not strict:
-        fitting = {name for name in own.keys() & weights.keys() if of_timm or own[name].shape == weights[name].shape}
-        report.new += [name for name in own if name not in fitting]
+        common = expected.keys() & weights.keys()
+        fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
+        report.new += [name for name in expected if name not in fitting]
         report.left_out += [name for name in weights if name not in fitting]
-        if own and not fitting:
-            mismatch = describe_mismatch(own, weights)
-            raise ValueError(f"The weights in {given.source} must be of this model: {mismatch}.")
-        own, weights = ({name: x for name, x in state.items() if name in fitting} for state in (own, weights))
-    if mismatch := describe_mismatch(own, weights):
+        if expected and not fitting:
+            mismatch = describe_mismatch(expected, weights)
+            raise ValueError(f"The weights in {loaded.source} must be of this model: {mismatch}.")
+        expected, weights = ({name: x for name, x in state.items() if name in fitting} for state in (expected, weights))
+    if mismatch := describe_mismatch(expected, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
-        command = check_command(given.source if os.path.isfile(given.source) else "FILE")
+        command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
         raise ValueError(
-            f"The weights in {given.source} do not fit {name} and its options: {mismatch}; see `{command}`."
+            f"The weights in {loaded.source} must fit {name} and its options: {mismatch}; see `{command}`."
         )
     return weights, report
 
 
-def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | None = None) -> dict[str, Tensor]:
+def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | None = None) -> dict[str, Tensor]:
     """Return weights under the names of a timm model, by its own filter, resampled to its image size.
 
     Raises ValueError for weights whose record names another form of the model.
     """
-    _require_same_swap(given.spec, model)
+    _require_same_swap(loaded.spec, model)
     is_own = hasattr(model, "from_released")
     is_vit = hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens")
-    weights = model.from_released(given) if is_own else dict(given)
+    weights = model.from_released(loaded) if is_own else dict(loaded)
     before = {name: tuple(value.shape) for name, value in weights.items()}
-    if is_own or is_vit:
+    if hasattr(model, "resample_state") or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
-        told = is_own and getattr(model, "tells_grid", lambda state: False)(given)
-        size = given.spec.img_size or (None if told else _assumed_size(weights, model, given.source))
+        told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
+        size = loaded.spec.img_size or (None if told else _assumed_size(weights, model, loaded.source))
         resample(weights, img_size=size)
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
         # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
-        model.pretrained_model_args = {**given.spec.options, **own_size}
+        model.pretrained_model_args = {**loaded.spec.options, **own_size}
         weights = timm_filter(weights, model)
     if report is not None:
-        report.renamed += [name for name in weights if name not in given]
+        report.renamed += [name for name in weights if name not in loaded]
         shapes = {name: (before[name], tuple(x.shape)) for name, x in weights.items() if name in before}
         report.resampled |= {name: (old, new) for name, (old, new) in shapes.items() if old != new}
         for name, (old, new) in [*report.resampled.items()][:1]:
@@ -151,10 +152,10 @@ def rename_and_resample(given: NotedWeights, model: Any, report: LoadReport | No
     return weights
 
 
-def _fit_channels(model: nn.Module, weights: dict[str, Tensor], own: Mapping[str, Tensor], report: LoadReport) -> None:
+def _fit_channels(model: nn.Module, weights: dict[str, Tensor], state: dict[str, Tensor], report: LoadReport) -> None:
     """Adapt the first convolution, in place, to the model's number of channels."""
     for name in parameter_names(model, "first_conv", ".weight"):
-        value, expected = weights.get(name), own.get(name)
+        value, expected = weights.get(name), state.get(name)
         if value is not None and expected is not None and value.shape[1] != expected.shape[1]:
             base = value.shape[1]
             weights[name] = adapt_input_conv(expected.shape[1], value, base)
@@ -163,9 +164,9 @@ def _fit_channels(model: nn.Module, weights: dict[str, Tensor], own: Mapping[str
 
 def _fit_head(
     model: nn.Module,
-    given: NotedWeights,
+    loaded: NotedWeights,
     weights: dict[str, Tensor],
-    own: dict[str, Tensor],
+    state: dict[str, Tensor],
     report: LoadReport,
     head: Head,
     classes: Sequence[str],
@@ -173,13 +174,13 @@ def _fit_head(
     """Remove, in place, a head that is not loaded from the weights and from the parameters that need one."""
     if head == "strict":
         return
-    noted = list(given.spec.label_names)
-    other_names = bool(noted and classes) and noted != list(classes)
+    recorded = list(loaded.spec.label_names)
+    other_names = bool(recorded and classes) and recorded != list(classes)
     for name in parameter_names(model, "classifier", ".weight", ".bias"):
-        fits = name in own and name in weights and weights[name].shape == own[name].shape and not other_names
+        fits = name in state and name in weights and weights[name].shape == state[name].shape and not other_names
         if (fits and head == "fit") or (name in weights and not weights[name].ndim):
             continue
-        value, expected = weights.pop(name, None), own.pop(name, None)
+        value, expected = weights.pop(name, None), state.pop(name, None)
         report.left_out += [name] if value is not None else []
         report.new += [name] if expected is not None else []
         if expected is not None and name.endswith(".weight"):
@@ -197,9 +198,10 @@ def require_classifier(weights: NotedWeights) -> None:
 
 def _require_same_swap(spec: ModelSpec, model: Any) -> None:
     """Raise ValueError for weights of a swapped model in another one; names and shapes of both may agree."""
-    noted, own = (_swaps(options) for options in (spec.options, getattr(model, "_model_args", {})))
-    if noted and noted != own:
-        raise ValueError(f"The model must be {SWAPPED} with attn_layer={noted}, as in the weights, got {own or None}.")
+    of_weights, of_model = (_swaps(options) for options in (spec.options, getattr(model, "_model_args", {})))
+    if of_weights and of_weights != of_model:
+        swap = f"{SWAPPED} with attn_layer={of_weights}, as in the weights"
+        raise ValueError(f"The model must be {swap}, got {of_model or None}.")
 
 
 def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -217,13 +219,13 @@ def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> tup
     it is not the usual one, as maps of several shapes have as many positions; None without position embeddings.
     """
     usual = tuple(getattr(model, "pretrained_cfg", {}).get("input_size") or ())[1:]
-    own = getattr(model, "img_size", None) or model.patch_embed.img_size
-    for size in (usual, own):
+    current = getattr(model, "img_size", None) or model.patch_embed.img_size
+    for size in (usual, current):
         expected = position_counts(model, tuple(size)) if size else {}
-        found = {name: weights[name].shape[1] for name in expected if name in weights and weights[name].ndim == 3}
-        if size and not found:
+        counts = {name: weights[name].shape[1] for name in expected if name in weights and weights[name].ndim == 3}
+        if size and not counts:
             return None
-        if size and all(expected[name] == count for name, count in found.items()):
+        if size and all(expected[name] == count for name, count in counts.items()):
             if size != usual:
                 _warn_of_size(source, f"{size[0]} x {size[1]} pixels")
             return tuple(size)
@@ -257,20 +259,20 @@ def resample_vit(
 
     prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
     """
-    name, own = f"{prefix}pos_embed", getattr(model, "pos_embed", None)
-    noted = _vit_grid(model, img_size) if img_size else None
-    given = weights.get(name)
-    if own is not None and given is not None and given.ndim == 3 and given.shape[2] == own.shape[2]:
+    name, embedding = f"{prefix}pos_embed", getattr(model, "pos_embed", None)
+    grid = _vit_grid(model, img_size) if img_size else None
+    value = weights.get(name)
+    if embedding is not None and value is not None and value.ndim == 3 and value.shape[2] == embedding.shape[2]:
         prefix_tokens = 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
-        count = given.shape[1] - prefix_tokens
+        count = value.shape[1] - prefix_tokens
         side = math.isqrt(max(count, 0))
-        square = None if given.shape == own.shape or side * side != count or not side else (side, side)
-        old = noted if noted is not None and math.prod(noted) == count else square
+        square = None if value.shape == embedding.shape or side * side != count or not side else (side, side)
+        old = grid if grid is not None and math.prod(grid) == count else square
         if old is not None and old != tuple(model.patch_embed.grid_size):
-            weights[name] = resample_abs_pos_embed(given, model.patch_embed.grid_size, old, prefix_tokens)
+            weights[name] = resample_abs_pos_embed(value, model.patch_embed.grid_size, old, prefix_tokens)
     for module_name, module in model.named_modules():
         if module is not model and hasattr(module, "resample_state"):
-            module.resample_state(f"{prefix}{module_name}.", weights, noted)
+            module.resample_state(f"{prefix}{module_name}.", weights, grid)
 
 
 def _vit_grid(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
@@ -279,9 +281,9 @@ def _vit_grid(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
 
 
 def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
-    """Return released or converted weights under the names of a model of this package, resampled to its image size.
+    """Return weights under the names of a model of this package, resampled to its image size.
 
-    Converted weights of that size pass unchanged.
+    Released and converted weights are taken; converted ones of that size are returned unchanged.
     """
     if not isinstance(state_dict, NotedWeights):
         # timm sets these from the config.json of a model that it saved.
@@ -301,16 +303,16 @@ def complete_spec(weights: NotedWeights, name: str | None = None) -> ModelSpec:
     if spec.model == SWAPPED and ":" not in name and name != SWAPPED:
         raise ValueError(f"The model must be {SWAPPED}, as {weights.source} notes, got {name}.")
     cfg = resolve_pretrained_cfg(str(spec.options.get("architecture") or name))
-    told: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for key, option, axis in (("classifier", "num_classes", 0), ("first_conv", "in_chans", 1)):
         parts = getattr(cfg, key) or ()
         first = parts if isinstance(parts, str) else next(iter(parts), "")
         value = weights.get(f"{first}.weight")
         if value is not None and value.ndim > axis:
-            told[option] = value.shape[axis]
+            measured[option] = value.shape[axis]
     if "input_size" in spec.cfg and is_own_model(name):
-        told["img_size"] = tuple(spec.cfg["input_size"][1:])
-    return replace(spec, options={**told, **spec.options})
+        measured["img_size"] = tuple(spec.cfg["input_size"][1:])
+    return replace(spec, options={**measured, **spec.options})
 
 
 def pretrained_weights(
@@ -366,14 +368,14 @@ def build_model(
     weights = pretrained_weights(variant, cfg, cache_dir, saved) if pretrained else None
     spec = ModelSpec()
     if weights is not None:
-        given = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
-        if weights.spec.img_size is None and "input_size" in given:
+        overridden = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
+        if weights.spec.img_size is None and "input_size" in overridden:
             size = {"img_size": cfg.input_size[1:]}
             weights.spec = replace(weights.spec, options={**weights.spec.options, **size})
         spec = complete_spec(weights, variant)
-        noted = {name: value for name, value in spec.entries(kwargs).items() if name not in given}
+        recorded = {name: value for name, value in spec.entries(kwargs).items() if name not in overridden}
         # timm saves the configuration with the model, which must not show a path of this machine.
-        cfg = replace(cfg, file=None, state_dict=None, source=None, **noted)
+        cfg = replace(cfg, file=None, state_dict=None, source=None, **recorded)
     kwargs = spec.arguments(kwargs, arguments)
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     if pretrained and kwargs.get("features_only"):
@@ -478,22 +480,22 @@ def _shape(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
 
 
-def describe_mismatch(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+def describe_mismatch(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """Return the differences of two state dicts in a few words, or an empty string if names and shapes agree."""
-    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
-    surplus = [name for name in given if name not in expected]
-    both = [name for name in expected if name in given]
-    shapes = [name for name in both if _shape(expected[name]) != _shape(given[name])]
+    missing = [name for name in expected if name not in weights and not name.endswith("num_batches_tracked")]
+    surplus = [name for name in weights if name not in expected]
+    common = [name for name in expected if name in weights]
+    shapes = [name for name in common if _shape(expected[name]) != _shape(weights[name])]
     # Such as quantised weights without their scales, which would be read as numbers.
-    numbers = [name for name in both if expected[name].is_floating_point()]
-    other = [name for name in numbers if given[name].is_sparse or not given[name].is_floating_point()]
-    found = {
+    numbers = [name for name in common if expected[name].is_floating_point()]
+    other = [name for name in numbers if weights[name].is_sparse or not weights[name].is_floating_point()]
+    differences = {
         "parameters are missing": missing,
         "are unknown to the model": surplus,
-        "have another shape": [f"{n} with {_shape(given[n])} instead of {_shape(expected[n])}" for n in shapes],
-        "must be dense and floating": [f"{name} in {given[name].dtype}" for name in other],
+        "have another shape": [f"{n} with {_shape(weights[n])} instead of {_shape(expected[n])}" for n in shapes],
+        "must be dense and floating": [f"{name} in {weights[name].dtype}" for name in other],
     }
-    return "; ".join(f"{len(names)} {what}, such as {names[0]}" for what, names in found.items() if names)
+    return "; ".join(f"{len(names)} {what}, such as {names[0]}" for what, names in differences.items() if names)
 
 
 def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
@@ -504,7 +506,7 @@ def parameter_names(model: nn.Module, key: str, *endings: str) -> list[str]:
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:
     """Return the recorded weights of a configuration, or None if it has another source than its tag."""
-    entry = ENTRIES.get(f"{variant}.{cfg.tag}")
+    entry = RECORDED_WEIGHTS.get(f"{variant}.{cfg.tag}")
     if entry is None or cfg.source:
         return None
     known = timm.get_pretrained_cfg(f"{variant}.{cfg.tag}")

@@ -62,10 +62,10 @@ def publish(
     Face repository. repo: a repository `OWNER/NAME` on the hub to push to. Returns a sentence for each thing written.
     Raises ValueError or FileNotFoundError.
     """
-    for name, given in {"tag": tag, "licence": licence, "config": config, "repo": repo}.items():
+    for name, text in {"tag": tag, "licence": licence, "config": config, "repo": repo}.items():
         pattern, meaning = PATTERNS[name]
-        if given is not None and not re.fullmatch(pattern, given):
-            raise ValueError(f"{name} must be {meaning}, got {given!r}.")
+        if text is not None and not re.fullmatch(pattern, text):
+            raise ValueError(f"{name} must be {meaning}, got {text!r}.")
     file = read_trained_file(source, weights, model)
     cfg = _pretrained_cfg(file, mean, std)
     size, (channels, *sides) = {"num_classes": cfg["num_classes"]}, cfg["input_size"]
@@ -125,8 +125,8 @@ def _pretrained_cfg(
         raise ValueError("The weights must have a head; tools/weights/convert_checkpoint.py converts a backbone.")
     channels = file.weights[parameter_names(file.network, "first_conv", ".weight")[0]].shape[1]
     size = file.spec.img_size or file.spec.cfg.get("input_size", usual["input_size"])[1:]
-    given = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
-    cfg = {**file.spec.cfg, **given, "num_classes": head.shape[0], "input_size": (channels, *size)}
+    overridden = {key: tuple(values) for key, values in (("mean", mean), ("std", std)) if values is not None}
+    cfg = {**file.spec.cfg, **overridden, "num_classes": head.shape[0], "input_size": (channels, *size)}
     if usual["pool_size"] is not None:
         stride = usual["input_size"][1] // usual["pool_size"][0]
         cfg["pool_size"] = tuple(-(-side // stride) for side in size)
@@ -139,8 +139,8 @@ def _pretrained_cfg(
 
 def _save_folder(model: nn.Module, entry: Entry, arguments: dict[str, Any], card: str, folder: Path) -> None:
     """Write a model as a repository of the hub: config.json, model.safetensors, README.md."""
-    own = {"config.json", "model.safetensors", "README.md"}
-    if folder.exists() and {path.name for path in folder.iterdir()} - own:
+    written = {"config.json", "model.safetensors", "README.md"}
+    if folder.exists() and {path.name for path in folder.iterdir()} - written:
         raise ValueError(f"hf_dir must be an empty folder, or one that does not exist, got {folder}.")
     cfg = dict(entry.cfg)
     labels = {"label_names": list(cfg.pop("label_names"))} if "label_names" in cfg else {}

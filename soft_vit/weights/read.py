@@ -17,7 +17,7 @@ from timm.models import clean_state_dict, resolve_pretrained_cfg
 from torch import Tensor
 
 from soft_vit.weights.fetch import sha256_of
-from soft_vit.weights.index import ENTRIES
+from soft_vit.weights.index import RECORDED_WEIGHTS
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 try:
@@ -125,7 +125,7 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
             return torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types for foreign bytes.
-        raise ValueError(f"{path} is not a checkpoint that can be read safely: {_reason(error)}.") from error
+        raise ValueError(f"{path} must be a checkpoint that can be read safely ({_reason(error)}).") from error
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
@@ -171,7 +171,7 @@ def spec_of(content: Any) -> ModelSpec:
 def recorded_spec(path: str | Path) -> ModelSpec | None:
     """Return the record of a file whose digest is in the index, with the defaults of its family; None for others."""
     path = Path(path).expanduser()
-    alike = [entry for entry in ENTRIES.values() if entry.sha256 and entry.size in (None, path.stat().st_size)]
+    alike = [entry for entry in RECORDED_WEIGHTS.values() if entry.sha256 and entry.size in (None, path.stat().st_size)]
     digest = sha256_of(path) if alike else None
     entry = next((entry for entry in alike if entry.sha256 == digest), None)
     return None if entry is None else ModelSpec.of_cfg(resolve_pretrained_cfg(entry.name), entry.options)
@@ -186,8 +186,8 @@ def first_not_finite(content: Any, name: str = "") -> str | None:
         return name if content.is_floating_point() and not _is_finite(content) else None
     if not isinstance(content, Mapping):
         return None
-    found = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
-    return next(filter(None, found), None)
+    names = (first_not_finite(value, f"{name}.{key}" if name else str(key)) for key, value in content.items())
+    return next(filter(None, names), None)
 
 
 def _is_finite(x: Tensor) -> bool:
@@ -198,7 +198,7 @@ def _is_finite(x: Tensor) -> bool:
 def require_finite(state_dict: Mapping[str, Tensor], source: str) -> None:
     """Raise ValueError with the name of the first weight that has an infinity or a NaN."""
     if name := first_not_finite(state_dict):
-        raise ValueError(f"{name} in {source} has values that are not finite; get the file again, or another one.")
+        raise ValueError(f"{name} in {source} must be finite; get the file again, or another one.")
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:

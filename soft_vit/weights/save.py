@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from soft_vit.version import __version__
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
-from soft_vit.weights.index import ENTRIES
+from soft_vit.weights.index import RECORDED_WEIGHTS
 from soft_vit.weights.load import complete_spec, fit, require_classifier
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
@@ -75,7 +75,7 @@ def convert(
     if target.suffix not in suffixes:
         raise ValueError(f"target must end in {' or '.join(suffixes)} for the layout {layout}, got {target}.")
     if target.exists():
-        raise ValueError(f"{target} exists already; give another path, or remove it.")
+        raise ValueError(f"target must be a file that does not exist yet, got {target}.")
     file = read_trained_file(source, weights, model)
     write_atomically(target, written(file, layout))
     sentences = [f"{source} holds weights of {file.model} in the layout {file.layout}."]
@@ -101,25 +101,25 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
         raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
-    chosen, given = _choose(content, of_mmengine, weights, path)
-    given.source = str(path)
-    require_classifier(given)
+    chosen, loaded = _choose(content, of_mmengine, weights, path)
+    loaded.source = str(path)
+    require_classifier(loaded)
     spec = recorded_spec(path) or spec_of(content)
     # The metadata of the state dict has the image size.
-    spec = replace(spec, options={**given.spec.options, **spec.options})
+    spec = replace(spec, options={**loaded.spec.options, **spec.options})
     if spec.model and timm.is_model(spec.model) and model not in (None, spec.model):
         raise ValueError(f"model must be {spec.model}, which {path} notes, got {model}.")
-    given.spec = replace(spec, model=model or _noted_model(spec, path))
-    given.spec = complete_spec(given)
-    network = _network(given)
-    fit(given, network)
-    own = cast(Any, network).from_released(given) if hasattr(network, "from_released") else dict(given)
-    released = any(own.get(name) is not value for name, value in given.items())
+    loaded.spec = replace(spec, model=model or _noted_model(spec, path))
+    loaded.spec = complete_spec(loaded)
+    network = _network(loaded)
+    fit(loaded, network)
+    state = cast(Any, network).from_released(loaded) if hasattr(network, "from_released") else dict(loaded)
+    released = any(state.get(name) is not value for name, value in loaded.items())
     layout = "released" if released else "safetensors" if safetensors else "mmengine" if of_mmengine else "timm"
     # Safetensors files and bare state dicts hold weights alone.
     bare = safetensors or all(isinstance(value, Tensor) for value in content.values())
     dropped = () if bare else tuple(str(name) for name in content if name not in PLAIN_KEYS)
-    return TrainedFile(own, given.spec, network, layout, chosen, dropped)
+    return TrainedFile(state, loaded.spec, network, layout, chosen, dropped)
 
 
 def written(file: TrainedFile, layout: str) -> bytes:
@@ -148,8 +148,8 @@ def safetensors_bytes(weights: Mapping[str, Tensor], spec: ModelSpec | None = No
     data = safetensors.torch.save({name: value.contiguous() for name, value in weights.items()})
     # The library writes metadata in random order, so the header and its length are written here.
     size = int.from_bytes(data[:8], "little")
-    noted = {} if spec is None or spec.model is None else spec.to_dict()
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in noted.items()}
+    record = {} if spec is None or spec.model is None else spec.to_dict()
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in record.items()}
     header = json.dumps(
         {"__metadata__": {"format": "pt", **texts}, **json.loads(data[8 : 8 + size])}, separators=(",", ":")
     ).encode()
@@ -165,7 +165,7 @@ def _choose(
     if of_mmengine and content.get("ema_state_dict") is not None:
         # MMEngine saves the average as `state_dict`, and a counter of steps with the plain weights.
         plain = content["ema_state_dict"].items()
-        found: dict[str, Any] = {
+        choices: dict[str, Any] = {
             "ema": content["state_dict"],
             "plain": {name.removeprefix("module."): value for name, value in plain if name.startswith("module.")},
         }
@@ -174,27 +174,27 @@ def _choose(
             next((content[key] for key in keys if isinstance(content.get(key), Mapping)), None)
             for keys in (AVERAGED_KEYS, PLAIN_KEYS)
         )
-        found = {"ema": averaged, "plain": plain if plain or averaged else content}
-    both = bool(found["ema"]) and bool(found["plain"])
-    choice: WeightsChoice = weights or ("ema" if found["ema"] else "plain")
-    if weights and not found[choice]:
+        choices = {"ema": averaged, "plain": plain if plain or averaged else content}
+    several = bool(choices["ema"]) and bool(choices["plain"])
+    choice: WeightsChoice = weights or ("ema" if choices["ema"] else "plain")
+    if weights and not choices[choice]:
         raise ValueError(f"{path} must hold {choice} weights, got {'plain' if choice == 'ema' else 'ema'} ones only.")
-    return choice if both else None, unwrap_state_dict(found[choice], str(path))
+    return choice if several else None, unwrap_state_dict(choices[choice], str(path))
 
 
 def _noted_model(spec: ModelSpec, path: str | Path) -> str:
     """Return the model that a file notes, or for which its file name is recorded; ValueError without one."""
     if spec.model and timm.is_model(spec.model):
         return spec.model
-    for entry in ENTRIES.values():
+    for entry in RECORDED_WEIGHTS.values():
         if entry.file == Path(path).name:
             return entry.model
-    raise ValueError(f"{path} does not note its model; give --model, one that `{check_command(path)}` prints.")
+    raise ValueError(f"{path} must record its model; give --model, one that `{check_command(path)}` prints.")
 
 
-def _network(noted: NotedWeights) -> nn.Module:
+def _network(weights: NotedWeights) -> nn.Module:
     """Return the recorded model on the meta device."""
     try:
-        return timm.create_model(str(noted.spec.model), device="meta", **noted.spec.arguments({}))
+        return timm.create_model(str(weights.spec.model), device="meta", **weights.spec.arguments({}))
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{noted.spec.model} cannot be made with the options of the file: {error}.") from error
+        raise ValueError(f"{weights.spec.model} cannot be made with the options of the file: {error}.") from error

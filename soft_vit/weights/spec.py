@@ -15,7 +15,7 @@ NOTES_KEY = "timm_model"
 MULTI_LABEL = "several labels for each image"
 """The entry of `notes` in timm's configuration of a model whose scores are sigmoids."""
 # Arguments of timm's create_model that do not describe the model.
-HOW_TO_BUILD = ("feature_cls", "features_only", "out_indices", "pretrained_strict")
+NOT_RECORDED = ("feature_cls", "features_only", "out_indices", "pretrained_strict")
 # Of noted sizes, to which position embeddings are resampled.
 MAX_SIDE = 1 << 14
 
@@ -74,11 +74,11 @@ class ModelSpec:
     def of(cls, model: Any) -> "ModelSpec":
         """Return the record of a timm model, from what timm keeps on it.
 
-        Rates of dropout are left out. Warns about an option that is not plain, such as a class: files cannot hold it.
+        Warns about an option that is not plain, such as a class: files cannot hold it.
         """
         cfg = getattr(model, "pretrained_cfg", None) or {}
         options = options_of(model)
-        if lost := get_model_args(model).keys() - options.keys() - set(HOW_TO_BUILD):
+        if lost := get_model_args(model).keys() - options.keys() - set(NOT_RECORDED):
             names = ", ".join(sorted(lost))
             warnings.warn(f"The options {names} cannot be saved; give them again on loading.", stacklevel=2)
         known = {**cfg, "input_size": get_model_input_config(model)["input_size"]}
@@ -93,16 +93,16 @@ class ModelSpec:
         return cls(cfg.architecture, options, usable(cfg.to_dict()))
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> "ModelSpec":
+    def from_dict(cls, record: Mapping[str, Any]) -> "ModelSpec":
         """Return the record in plain values, without those that are not plain, or that timm cannot use."""
-        model, training = found.get("model"), _mapping(found.get("training"))
-        cfg = usable(_mapping(found.get("cfg")))
+        model, training = record.get("model"), _mapping(record.get("training"))
+        cfg = usable(_mapping(record.get("cfg")))
         if training.get("labels of an image") == "several":
             # Files of 0.4.
             cfg["notes"] = (MULTI_LABEL,)
         return cls(
             model if isinstance(model, str) else None,
-            {key: value for key, value in _mapping(found.get("options")).items() if is_plain_value(value)},
+            {key: value for key, value in _mapping(record.get("options")).items() if is_plain_value(value)},
             cfg,
             {key: value for key, value in training.items() if isinstance(value, str)},
         )
@@ -133,8 +133,9 @@ class ModelSpec:
 
         A file's rates of dropout are those of its training, and do not count.
         """
-        noted = {name: value for name, value in self.options.items() if "drop" not in name}
-        return {**(variant or {}), **noted, **caller}
+        is_rate = lambda name: "drop" in name and name.endswith("rate")  # noqa: E731  short
+        recorded = {name: value for name, value in self.options.items() if not is_rate(name)}
+        return {**(variant or {}), **recorded, **caller}
 
     def entries(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of timm's configuration of the model that is built with these arguments.
@@ -171,7 +172,7 @@ class ModelSpec:
 def options_of(model: Any) -> dict[str, Any]:
     """Return the arguments of a timm model that are plain, see `ModelSpec`."""
     options = get_model_args(model).items()
-    return {name: plain(value) for name, value in options if name not in HOW_TO_BUILD and is_plain_value(value)}
+    return {name: plain(value) for name, value in options if name not in NOT_RECORDED and is_plain_value(value)}
 
 
 def usable(cfg: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 python -m studies gym --tasks all --kinds all --seeds 3 --jobs 2 --out gym
 
-A stopped study continues where it stopped, and several studies can share a folder. Each run is a file in OUT/runs. At
-the end, results.csv and results.md are written to OUT; --no-train writes them from the runs that exist.
+A stopped study continues where it stopped, and several studies can share a folder, one after another. Each run is a
+file in OUT/runs. At the end, results.csv and results.md are written to OUT; --no-train writes them from the runs that
+exist. At Ctrl-C or SIGTERM, the runs that have begun are finished and saved.
 
 --into studies/results/gym/results.csv adds the runs to those that the pages show, which python -m docs.generate writes.
 """

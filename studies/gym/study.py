@@ -12,6 +12,8 @@ from tqdm import tqdm
 
 from soft_vit.cli import literal
 from soft_vit.layers import attention_class
+from soft_vit.resume.lock import only_run_in
+from soft_vit.resume.stop import Stop, listening, shield
 from studies.gym import TASKS
 from studies.gym.training import EVALUATIONS, Result, Run, make_model, train
 
@@ -90,12 +92,14 @@ class Study:
     def train(self, jobs: int = 1, progress: bool = True) -> None:
         """Train the missing runs in `jobs` single-threaded processes: first all pilots, then all seeds.
 
-        Raises ValueError before training if a task or an attention rejects its options, or if a result in the folder is
-        of a run with other settings.
+        At a signal, the runs that have begun are finished and saved, and the process ends with code 75. Raises
+        ValueError before training if a task or an attention rejects its options, if a result in the folder is of a run
+        with other settings, or if another process trains in the folder.
         """
         for cell in self.cells:
             make_model(TASKS[cell.task](**cell.task_options), cell.run(0, LEARNING_RATES[0]))
-        with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        pool, stop = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_worker), Stop()
+        with only_run_in(self.out), listening(), pool:
             try:
                 for stage, evaluations in ((self.pilots, 1), (self.runs, EVALUATIONS)):
                     runs = {path: run for cell in self.cells for path, run in stage(cell).items()}
@@ -103,9 +107,16 @@ class Study:
                     jobs_left = [pool.submit(train_and_save, *item, evaluations) for item in missing]
                     for job in tqdm(as_completed(jobs_left), total=len(jobs_left), unit="run", disable=not progress):
                         job.result()
+                        if stop.is_asked():
+                            stop.leave()
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+
+def _begin_worker() -> None:
+    torch.set_num_threads(1)
+    shield()
 
 
 def is_done(path: Path, run: Run) -> bool:

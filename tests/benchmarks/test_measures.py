@@ -9,7 +9,7 @@ import torch
 from captured_models import TWO_STAGES
 
 from benchmarks.memory import measure_savings, training_memory
-from benchmarks.models import measure_models
+from benchmarks.models import measure_models, published_names
 from benchmarks.naive import naive_formulation, naive_soft_attention
 from benchmarks.operator import make_inputs, measure_operators
 from benchmarks.registry import OPERATORS, create_variant, inputs_of
@@ -178,6 +178,13 @@ def test_model(name):
 SIZES = [(224, 224), (416, 672)]
 # The first stage has the largest maps, and fewer operations are counted faster.
 QUICK = {**TWO_STAGES, "out_indices": (0, 1), "inverse": "cholesky"}
+
+
+def test_published_models_are_small_and_take_the_size(monkeypatch):
+    names = ["soft_pico", "resnet18", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"]
+    monkeypatch.setattr("benchmarks.models.published", lambda: dict.fromkeys(names))
+    monkeypatch.setattr("benchmarks.models.load_index", list)
+    assert published_names(8e6, (64, 96)) == ["soft_pico+capped", "vit_tiny_patch16_224"]
 
 
 @pytest.mark.slow

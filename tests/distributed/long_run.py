@@ -4,7 +4,7 @@ _base_ = ["../../configs/_base_/default_runtime.py", "../../configs/_base_/shape
 
 image_size = 32
 model = dict(
-    type="TimmProgressClassifier",
+    type="TimmTrainClassifier",
     model_name="soft_pico",
     num_classes=10,
     depths=[1, 1, 1, 1],

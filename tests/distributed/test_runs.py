@@ -19,7 +19,7 @@ from distributed.processes import final_state, output, train, train_ranks
 from engine.runs import differences
 
 from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
-from soft_vit.engine.resume.stop import EXIT_STOPPED
+from soft_vit.resume.stop import EXIT_STOPPED
 
 # 24 images leave no batch that is smaller than the others.
 OPTIONS = ["train_dataloader.dataset.length=24"]

@@ -15,7 +15,7 @@ from docs.generate.pages import PAGES, TABLES, generated
 from docs.generate.zoo import count_model, counted_name, read_counts
 from soft_vit.data import ShapeImages, normalised_batch
 from soft_vit.export.formats import open_onnx
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 
 # Generated pages, tables and pictures are up to date.
 
@@ -35,9 +35,9 @@ COUNTS = read_counts(ROOT / "docs" / "zoo.csv")
 
 
 def test_counts_are_those_of_the_models():
-    assert COUNTS.keys() == set(map(counted_name, ENTRIES.values()))
+    assert COUNTS.keys() == set(map(counted_name, RECORDED_WEIGHTS.values()))
     for name in ("soft_pico.shapes", "soft_plus_pico.tiles"):
-        entry = ENTRIES[name]
+        entry = RECORDED_WEIGHTS[name]
         counts = COUNTS[counted_name(entry)]
         assert count_model(entry) == counts
         tensors = load_file(ROOT / "checkpoints" / entry.file)

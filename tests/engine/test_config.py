@@ -10,8 +10,9 @@ from mmengine.dataset import BaseDataset, Compose
 from timm.layers import to_2tuple
 
 from soft_vit.dense.segmentation.segmentor import _test_options
-from soft_vit.engine import ImageTree, SafeCheckpointHook
-from soft_vit.engine.config import entries, resolve, timm_model_of, type_name
+from soft_vit.engine import DiagnosticsHook, ImageTree, SafeCheckpointHook, TimmTrainClassifier
+from soft_vit.engine.config import resolve, timm_model_of
+from soft_vit.engine.entries import entries, type_name
 from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS, MODELS
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
@@ -54,13 +55,13 @@ def test_pure_python_style(tmp_path):
     """Only names can be saved."""
     text = """
 from mmengine.hooks import EMAHook
-from soft_vit.engine import TimmProgressClassifier
+from soft_vit.engine import TimmTrainClassifier
 
-model = dict(type=TimmProgressClassifier, model_name="soft_pico")
+model = dict(type=TimmTrainClassifier, model_name="soft_pico")
 custom_hooks = [dict(type=EMAHook)]
 """
     cfg = resolve(written(tmp_path / "c.py", text))
-    assert (cfg.model.type, cfg.custom_hooks[0].type) == ("TimmProgressClassifier", "mmengine.hooks.EMAHook")
+    assert (cfg.model.type, cfg.custom_hooks[0].type) == ("TimmTrainClassifier", "mmengine.hooks.EMAHook")
     assert Config.fromstring(cfg.pretty_text, ".py").to_dict() == cfg.to_dict()
 
 
@@ -69,7 +70,9 @@ def test_saved_config_of_an_earlier_version(tmp_path):
     text = """
 custom_imports = dict(imports=["soft_vit.engine", "soft_vit.analysis.attention.report_hook"])
 custom_hooks = [dict(type="AttentionReportHook")]
+model = dict(type="soft_vit.engine.classifier.TimmProgressClassifier", model_name="soft_pico")
 default_hooks = dict(
+    watch=dict(type="WatchHook"),
     checkpoint=dict(type="soft_vit.engine.checkpoints.checkpoint_hook.SafeCheckpointHook"),
     checks=dict(type="RunChecksHook"),
 )
@@ -77,6 +80,8 @@ train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
 val_dataloader = dict(dataset=dict(type="LabelMapTree", data_root="x"))
 """
     cfg = resolve(written(tmp_path / "c.py", text))
+    assert MODELS.get(cfg.model.type) is TimmTrainClassifier
+    assert HOOKS.get(cfg.default_hooks.watch.type) is DiagnosticsHook
     assert cfg.default_hooks.checkpoint.type == "SafeCheckpointHook"
     assert cfg.train_cfg.type == "ExactEpochLoop"
     assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
@@ -186,24 +191,63 @@ def test_image_size_of_a_segmentor(name, value):
         assert [one["stride"] for one in windows.values()] == [(341, 341), (height * 2 // 3, width * 2 // 3)]
 
 
-def test_image_size_of_a_child_and_of_a_test(tmp_path):
-    child = f"_base_ = '{CONFIGS / 'soft_tiny.py'}'\nimage_size = 192\n"
-    assert sizes_of(resolve(written(tmp_path / "c.py", child))) == [192] * 4
-    assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
+CIFAR, UPERNET = "cifar/soft_plus_pico_cifar10", "segmentation/upernet_soft_norm_small_512_ade20k"
 
 
 @pytest.mark.parametrize(
-    ("options", "child"),
+    ("config", "name", "value"),
     [
-        ({"train_dataloader.dataset.size": 32}, ""),
-        ({"image_size": 32, "model.img_size": 96}, ""),
-        ({}, "image_size = 32"),
+        (CIFAR, "data_root", "/data"),
+        (UPERNET, "data_root", "/data"),
+        (CIFAR, "image_size", 48),
+        ("soft_tiny", "image_size", (192, 160)),
+        ("demo/soft_pico_shapes", "image_size", 32),
+        (UPERNET, "image_size", (256, 192)),
+        ("soft_tiny", "num_classes", 7),
+        ("demo/soft_pico_shapes", "num_classes", 12),
+        (UPERNET, "num_classes", 4),
+        ("detection/retinanet_soft_pico_shapes", "num_classes", 4),
+        ("finetune/soft_tiny_imagefolder", "val_fraction", 0.1),
     ],
 )
-def test_sizes_that_contradict_each_other(tmp_path, options, child):
-    """Where a base file sets the size of the model, a child that sets the shared value alone is refused."""
-    with pytest.raises(ValueError, match="image_size"):
-        resolve(written(tmp_path / "c.py", f"_base_ = '{DEMO}'\n{child}\n"), options)
+def test_a_value_of_a_child_counts_as_an_option_does(tmp_path, config, name, value):
+    """Also over that of another child, and an option over both."""
+    base, path = CONFIGS / f"{config}.py", tmp_path / "c.py"
+    expected = resolve(base, {name: value}, work_dir="w").to_dict()
+    other = {"data_root": "/other", "val_fraction": 0.2}.get(name, 96)
+    low = written(tmp_path / "low.py", f"_base_ = '{base}'\n{name} = {other!r}\n")
+    for below, own, options in ((base, value, {}), (low, value, {}), (low, other, {name: value})):
+        child = written(path, f"_base_ = '{below}'\n{name} = {own!r}\n")
+        assert resolve(child, options, work_dir="w").to_dict() == expected
+
+
+def test_a_value_of_a_child_in_pure_python(tmp_path):
+    model = "dict(type='TimmTrainClassifier', model_name='soft_pico', img_size=image_size)"
+    written(tmp_path / "low.py", f"sides = [64]\nimage_size = sides[0]\nmodel = {model}\n")
+    text = "from mmengine.config import read_base\nwith read_base():\n    from .low import *\nimage_size = 32\n"
+    assert resolve(written(tmp_path / "c.py", text)).model.img_size == 32
+
+
+@pytest.mark.parametrize(
+    ("base", "child", "options", "named"),
+    [
+        (DEMO, "", {"train_dataloader.dataset.size": 32}, "image_size"),
+        (DEMO, "", {"image_size": 32, "model.img_size": 96}, "image_size"),
+        (DEMO, "image_size = 32\nmodel = dict(img_size=96)", {}, "image_size"),
+        # Nothing takes it, or a path stays behind.
+        ("low.py", "data_root = 'b'", {}, "data_root"),
+        ("low.py", "", {"data_root": "b"}, "data_root"),
+        ("low.py", "data_root = 'b'\ntrain_dataloader = dict(dataset=dict(data_root='b'))", {}, "val_evaluator.file"),
+    ],
+)
+def test_values_that_contradict_each_other(tmp_path, base, child, options, named):
+    written(tmp_path / "low.py", "data_root = 'a'\nval_evaluator = dict(file='a/b')\n")
+    with pytest.raises(ValueError, match=named):
+        resolve(written(tmp_path / "c.py", f"_base_ = '{base}'\n{child}\n"), options)
+
+
+def test_image_size_of_a_test_alone():
+    assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
 
 
 @pytest.mark.parametrize(("name", "size"), [("resnet18", None), ("deit_tiny_patch16_224", 96), ("soft_tiny", 96)])
@@ -278,12 +322,12 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
         torch.save({"state_dict": {"a": torch.zeros(1)}, "meta": meta}, tmp_path / f"{name}.pth")
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
-    said, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
+    messages, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
     monkeypatch.chdir(tmp_path)
-    cfg = resolve(CONFIGS / f"{config}.py", options, say=said.append)
+    cfg = resolve(CONFIGS / f"{config}.py", options, notify=messages.append)
     shown = cfg.val_dataloader.dataset.pipeline[1]
     assert (cfg.data_preprocessor.mean, shown.crop_pct, shown.crop_mode) == expected
-    assert len(said) == (config != "soft_tiny" or len(options) > 1)
+    assert len(messages) == (config != "soft_tiny" or len(options) > 1)
 
 
 @pytest.mark.parametrize(("options", "named"), [({"image_size": "abc"}, "got abc"), ({"image_size": 0}, "got 0")])
@@ -353,6 +397,12 @@ def test_hooks_are_dropped_and_workers_shielded():
     assert cfg.default_hooks.timer is None
     assert cfg.train_dataloader.worker_init_fn.type == "shield_worker"
     assert "worker_init_fn" not in cfg.val_dataloader
+
+
+def test_a_hook_that_every_run_has_is_added_once():
+    cfg = resolve(DEMO, {"custom_hooks": [{"type": "StopHook"}, {"type": "soft_vit.ThroughputHook"}]})
+    assert {"stop", "throughput"}.isdisjoint(cfg.default_hooks)
+    assert cfg.default_hooks.weights.type == "WeightsHook"
 
 
 @pytest.mark.parametrize(

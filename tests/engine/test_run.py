@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from mmpretrain.registry import TRANSFORMS
 
-from soft_vit.engine import TimmProgressClassifier, train
+from soft_vit.engine import TimmTrainClassifier, train
 from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_file
 
 # A run: its result, its errors, and the same by MMEngine's own Runner.
@@ -77,7 +77,7 @@ SWITCHES = {
 @pytest.fixture
 def spoil(monkeypatch):
     """Makes the loss of some of the coming batches NaN."""
-    original = TimmProgressClassifier._get_loss
+    original = TimmTrainClassifier._get_loss
 
     def spoil_calls(*calls: int) -> None:
         factors = (torch.nan if call in calls else 1 for call in itertools.count())
@@ -86,7 +86,7 @@ def spoil(monkeypatch):
             losses = original(self, *args, **kwargs)
             return {**losses, "loss": losses["loss"] * next(factors)}
 
-        monkeypatch.setattr(TimmProgressClassifier, "_get_loss", spoilt)
+        monkeypatch.setattr(TimmTrainClassifier, "_get_loss", spoilt)
 
     return spoil_calls
 
@@ -141,13 +141,13 @@ def test_hooks_of_mmpretrain_and_mmdet_switch_the_pipeline(tmp_path, monkeypatch
     if hook["type"].startswith("mmdet"):
         import_module("soft_vit.dense.mmcv_ext")
         pytest.importorskip("mmdet", exc_type=ModuleNotFoundError)
-    black, loss = [], TimmProgressClassifier.loss
+    black, loss = [], TimmTrainClassifier.loss
 
     def watched(self, inputs, samples):
         black.append(bool(inputs.min() == inputs.max()))
         return loss(self, inputs, samples)
 
-    monkeypatch.setattr(TimmProgressClassifier, "loss", watched)
+    monkeypatch.setattr(TimmTrainClassifier, "loss", watched)
     options = tiny(images=4, batch=2, epochs=2) | {"custom_hooks": [hook]}
     # Workers that live on from epoch to epoch have a data set of their own.
     loading = {"train_dataloader.num_workers": 1, "train_dataloader.persistent_workers": True}

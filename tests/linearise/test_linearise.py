@@ -9,6 +9,7 @@ import shutil
 import signal
 import tarfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from PIL import Image
 from torch import Tensor, distributed, nn
 
 from soft_vit.layers import Attention
+from soft_vit.layers.token_grid import TokenGrid
 from soft_vit.linearise import (
     Backbone,
     Linearisation,
@@ -28,11 +30,14 @@ from soft_vit.linearise import (
     UnlabelledImages,
     attention_errors,
     load_backbone,
+    make_student,
     neighbour_agreement,
     save_backbone,
     token_errors,
 )
-from soft_vit.linearise.train import split_steps
+from soft_vit.linearise.train import split_steps, transfer_errors
+from soft_vit.probe.matrix import watch_attention
+from soft_vit.resume.stop import RunStopped
 
 # Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes.
 
@@ -150,6 +155,57 @@ def test_each_phase_trains_its_part_and_lowers_its_error() -> None:
     assert after["error"] < 0.8 * between["error"] < before["error"]
 
 
+@pytest.mark.parametrize("match", ["weights", "both"])
+def test_weights_of_attentions_are_learned(match: str) -> None:
+    """The divergence is that of the rows of dense matrices, and steps by weights alone change what makes them."""
+    of, x = teacher(), torch.randn(4, 3, 32, 40)
+    plan = Plan(steps=(20, 0, 0), sizes=(32,), lr=(3e-3, 3e-3), match=match)
+    run, twin = Linearisation(of, "hedgehog", plan), make_student(of, "softmax")
+    before = {key: value.clone() for key, value in run.student.state_dict().items()}
+    errors, found = transfer_errors(run.student, twin, x, [0, 1], weights=True).detach()
+    matrices: list[Tensor] = []
+    tokens = of.model.norm_pre(of.model._pos_embed(of.model.patch_embed(x)))
+    for backbone in (twin, run.student):
+        grid = TokenGrid((4, 5), 1, None)
+        attn = next(part for part in backbone.attention(0).modules() if isinstance(part, Attention))
+        with watch_attention(attn, matrices.append):
+            backbone.attention(0)(of.model.blocks[0].norm1(tokens), attn_mask=grid)
+    p, q = matrices
+    assert float(found[0]) == pytest.approx(float((p * (p / q).log()).sum(-1).mean()), rel=1e-4)
+    torch.testing.assert_close(errors, attention_errors(run.student, of, x, [0, 1]).detach(), rtol=1e-4, atol=1e-6)
+    run.fit(lambda start: itertools.repeat(x), x)
+    after = transfer_errors(run.student, twin, x, [0, 1], weights=True).detach()
+    assert (after[1] < 0.9 * found).all()
+    changed = {key for key, value in run.student.state_dict().items() if not torch.equal(value, before[key])}
+    assert any("q_maps" in key for key in changed)
+    assert any("proj" in key for key in changed) == (match == "both")
+
+
+@pytest.mark.parametrize(("lr", "stopped"), [(1.0, True), (1e-3, False)])
+def test_a_phase_that_makes_errors_worse_is_stopped_and_leaves_nothing(lr: float, stopped: bool) -> None:
+    plan, x = Plan(steps=(4, 16, 0), sizes=(32,), lr=(1e-3, lr)), torch.randn(8, 3, 32, 32)
+    run, seen, states = Linearisation(teacher(), "linear", plan), [], []
+
+    def watched(start: int) -> Iterator[Tensor]:
+        for step in range(start, 20):
+            seen.append(step)
+            if step == 4:
+                states.append({key: value.clone() for key, value in run.student.state_dict().items()})
+            yield x
+
+    with pytest.warns(UserWarning, match="Phase 2") if stopped else nullcontext():
+        run.fit(watched, x)
+    first, second = run.history["phase 1"], run.history["phase 2"]
+    same = [torch.equal(value, states[0][key]) for key, value in run.student.state_dict().items()]
+    # Stopped by the check after half of its steps.
+    assert seen == list(range(12 if stopped else 20))
+    assert all(same) == stopped
+    assert (second["error"] < first["error"]) != stopped
+    assert (second["step"] == 4) == stopped
+    assert [step for step, _ in second["checks"]] == list(range(4, 13 if stopped else 21, 2))
+    assert run.step == 20
+
+
 def test_attention_errors_are_by_the_variance_of_the_teachers() -> None:
     of = teacher().double()
     student = Linearisation(of, "linear").student.double()
@@ -221,19 +277,21 @@ def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
             other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / f"{file}.pth")
 
 
+def _send_in_step(run: Linearisation, number: int) -> None:
+    """Send a signal to this process in the second step; 0 sends none."""
+    block = run.teacher.model.blocks[0]
+    # Not while errors are measured before it.
+    in_step = lambda: run.step == 1 and run.student.training  # noqa: E731  short
+    block.register_forward_pre_hook(lambda *_: (in_step() and os.kill(os.getpid(), number)) or None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_a_step_ends_the_run_after_it(tmp_path: Path, number: int) -> None:
     plan, x = Plan(steps=(3, 0, 0), sizes=(16,), batch_size=2), torch.randn(2, 3, 16, 16)
     run, path = Linearisation(teacher(), "linear", plan), tmp_path / "run.pth"
-    block = run.teacher.model.blocks[0]
-    block.register_forward_pre_hook(lambda *_: (run.step == 1 and os.kill(os.getpid(), number)) or None)
-    ended: list[int] = []
-    previous = signal.signal(number, lambda *_: ended.append(1))
-    try:
+    _send_in_step(run, number)
+    with pytest.raises(RunStopped):
         run.fit(batches(plan), x, path)
-    finally:
-        signal.signal(number, previous)
-    assert ended == [1]
     assert torch.load(path)["step"] == 2
 
 
@@ -241,8 +299,13 @@ def _process(rank: int, folder: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     plan = Plan(steps=(1, 1, 0), sizes=(16,), batch_size=2)
     run = Linearisation(teacher(), "linear", plan)
-    run.fit(batches(plan, seed=rank), torch.zeros(2, 3, 16, 16), folder / "run.pth")
+    run.fit(batches(plan, seed=rank), next(batches(plan)(0)), folder / "run.pth")
     torch.save(run.student.state_dict(), folder / f"{rank}.pth")
+    # A signal to one of them stops both.
+    run = Linearisation(teacher(), "linear", Plan(steps=(3, 0, 0), sizes=(16,), batch_size=2))
+    _send_in_step(run, signal.SIGTERM if rank else 0)
+    with pytest.raises(RunStopped):
+        run.fit(batches(run.plan, seed=rank), torch.zeros(2, 3, 16, 16), folder / "stopped.pth")
     # Without the clean-up of the process that this one was forked from.
     os._exit(0)
 
@@ -256,8 +319,9 @@ def test_two_processes_have_the_same_student(tmp_path: Path) -> None:
         process.join(60)
     found = [torch.load(tmp_path / f"{rank}.pth") for rank in (0, 1)]
     alone = Linearisation(teacher(), "linear", Plan(steps=(1, 1, 0), sizes=(16,), batch_size=2))
-    alone.fit(batches(alone.plan), torch.zeros(2, 3, 16, 16))
+    alone.fit(batches(alone.plan), next(batches(alone.plan)(0)))
     assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+    assert torch.load(tmp_path / "stopped.pth")["step"] == 2
     assert any(not torch.equal(value, found[0][key]) for key, value in alone.student.state_dict().items())
 
 
@@ -285,9 +349,17 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     crops = torch.cat([x.mean((1, 2, 3)) for x in images.batches(plan.images, range(4))])
     assert len(crops) == 2 + 2 + 8 + 8 == len(set(crops.tolist()))
     # Each pass has all images once.
-    firsts = [images._load(int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
+    firsts = [images._load(images.entries, int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
     assert images.samples(8, 16).shape == (3, 3, 16, 16)
+    # Three are too few to hold one out; of thirty, three are taken out.
+    images.hold_out(1)
+    assert not images.held_out
+    many = UnlabelledImages(folder, (0.5,) * 3, (0.25,) * 3)
+    many.entries *= 10
+    many.hold_out(3)
+    assert [len(many), *(entry.name[-5:] for entry in many.held_out)] == [27, "0.png", "2.png", "2.png"]
+    assert torch.equal(many.samples(8, 16), images.samples(3, 16)[[0, 2, 2]])
     # An archive by its name or without its suffix, and the same images elsewhere.
     with tarfile.open(tmp_path / "packed.tar", "w") as archive:
         archive.add(folder, ".")
@@ -299,7 +371,7 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     assert images.fingerprint() != packed.fingerprint()
     (folder / "1.png").write_text("no image")
     with pytest.warns(UserWarning, match=r"1\.png"):
-        assert images._load(1).size == (64, 64)
+        assert images._load(images.entries, 1).size == (64, 64)
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -316,6 +388,7 @@ def test_mistakes(tmp_path: Path) -> None:
         (lambda: Linearisation(teacher(), "lineal"), "linear"),
         (lambda: Linearisation(teacher(), "linear", keep_softmax=2), "keep_softmax"),
         (lambda: Linearisation(teacher(), "linear", Plan(intermediates=(2,))), "intermediates"),
+        (lambda: Linearisation(teacher(), "linear", Plan(match="maps")), "match"),  # type: ignore[arg-type]
         (lambda: Linearisation(load_backbone(TIMM["DINOv3 of timm"][0], pretrained=False, depth=1), "hydra"), "hydra"),
         (lambda: UnlabelledImages(tmp_path / "empty", (0,) * 3, (1,) * 3), "empty"),
         (lambda: UnlabelledImages(tmp_path / "none", (0,) * 3, (1,) * 3), "none"),

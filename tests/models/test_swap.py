@@ -122,8 +122,7 @@ def test_report(kind: str) -> None:
 def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
     name, options = MODELS["EVA-02"]
     model = create(name, {**options, "depth": 1})
-    without = ("gau", "hydra", "longformer", "none", "spatial_reduction", "synthesizer", "vssd", "wfm", "gla")
-    if kind in (*without, "rwkv", "rwkv6", "mlstm", "circulant"):
+    if ATTENTIONS[kind].traits.qk != "tokens":
         with pytest.raises(ValueError, match="rotates the query and key of each token"):
             soft_vit.swap_attention(model, kind)
         return

@@ -13,7 +13,7 @@ from soft_vit.ops.chunked import by_heads, map_tokens, max_over_tokens, sum_over
 # Three rows of tiles, and nine blocks of tokens.
 GRID = (17, 5)
 BY_TOKENS = ["linear", "cosformer", "performer", "focused", "polaformer", "rala", "mala", "mila", "skyformer", "gau"]
-BY_TOKENS += ["vssd"]
+BY_TOKENS += ["vssd", "hedgehog"]
 BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer"]
 KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "ttt_glu", "local", "longformer", "bigbird"]
 # Attention types whose fused kernels cannot be differentiated twice.

@@ -19,6 +19,7 @@ from soft_vit.ops.linear import (
 from soft_vit.ops.mlstm import mlstm
 from soft_vit.ops.rwkv import biwkv, biwkv_matrix
 from soft_vit.ops.rwkv6 import rwkv6
+from soft_vit.ops.ssm import selective_scan, selective_scan_by_tokens
 
 # No chunk, less than one, exactly one, several, and several with a remainder.
 LENGTHS = [1, 63, 64, 256, 300]
@@ -181,7 +182,7 @@ def test_gradients_twice() -> None:
     assert torch.autograd.gradgradcheck(gated_linear_attention, tensors, fast_mode=True)
 
 
-# The recurrences of Vision-RWKV and ViL: formulas token by token in float64, with harsh keys and gates.
+# The recurrences of Vision-RWKV, ViL and VMamba: formulas token by token in float64, with harsh keys and gates.
 
 
 def rwkv6_by_tokens(r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, bonus: Tensor) -> Tensor:
@@ -222,6 +223,7 @@ FORMS = {
     "mlstm": (mlstm, mlstm_by_tokens),
     "mlstm backward": (partial(mlstm, backward=True), reversed_mlstm),
     "biwkv": (biwkv, biwkv_by_pairs),
+    "ssm": (selective_scan, selective_scan_by_tokens),
 }
 
 
@@ -232,6 +234,11 @@ def inputs_recurrent(kind: str, N: int, harsh: bool, sizes: tuple[int, int, int]
     if kind == "biwkv":
         w, u = 5 * torch.randn(2, width, generator=g, dtype=torch.float64) / N
         tensors = [w, u, (30 if harsh else 1) * k[:, 0], v[:, 0]]
+    elif kind == "ssm":
+        # Half of the tokens forget all, between others that forget little.
+        steps = 1e3 * (k[0] > 0).double() + 1e-3 if harsh else F.softplus(k[0] - 2)
+        rates = -torch.rand(heads, 1, width, generator=g, dtype=torch.float64)
+        tensors = [v[0], steps, rates, q[0, ..., :1], q[0, ..., 1:2]]
     elif kind == "rwkv6":
         strong = torch.where(a < -0.5, -403.0, -0.02).double()
         tensors = [q, k, v, strong if harsh else -(1.5 * a - 1).exp(), torch.randn(heads, width, generator=g).double()]
@@ -248,9 +255,9 @@ def inputs_recurrent(kind: str, N: int, harsh: bool, sizes: tuple[int, int, int]
 def test_equals_the_formula_with_all_gradients(kind: str, N: int, harsh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("soft_vit.ops.rwkv.EPS", 0.0)
     tensors, results = inputs_recurrent(kind, N, harsh), []
-    weights = torch.randn(tensors[2 if kind != "biwkv" else 3].shape, dtype=torch.float64)
     for function in FORMS[kind]:
         y = function(*tensors)
+        weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         how = dict(allow_unused=True, materialize_grads=True)
         results.append([y, *torch.autograd.grad((F.layer_norm(y, y.shape[-1:]) * weights).sum(), tensors, **how)])
     for found, expected in zip(*results, strict=True):

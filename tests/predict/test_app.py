@@ -13,7 +13,7 @@ from soft_vit.data.images import BadImage
 from soft_vit.predict import TimmPredictor, app_look
 from soft_vit.predict.app_look import Choice, available, load_choice, look, open_picture
 from soft_vit.probe.view import attention_row, draw_weights
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 
 PLACE = (0.3, 0.8)
 
@@ -96,7 +96,7 @@ def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     titles = ["soft_pico.shapes", "soft_plus_pico.tiles", vit, f"{vit} with soft", f"{vit} with linear"]
     assert list(before) == titles
     assert [choice.swapped for choice in before.values()] == [None, None, "softmax", "soft", "linear"]
-    entry = ENTRIES["soft_tiny.fudan_in1k"]
+    entry = RECORDED_WEIGHTS["soft_tiny.fudan_in1k"]
     (tmp_path / entry.file).touch()
     assert [title for title in available() if title not in before] == [entry.name]
     assert next(iter(available("my.pth", "soft_tiny").values())) == Choice("soft_tiny", checkpoint="my.pth")

@@ -104,7 +104,7 @@ def test_goes_on_past_unreadable_files_and_images_that_the_model_refuses(photos,
     # Reading it would block.
     os.mkfifo(photos / "y/a.png")
     lines = []
-    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size, say=lines.append)
+    outcome = predict_files([photos], Wide, tmp_path / "out", batch_size=batch_size, notify=lines.append)
     found = read(tmp_path / "out")
     assert outcome.exit_code == 0
     assert len(found["images"]) == 4
@@ -156,7 +156,7 @@ class Halves(Brightness):
 @pytest.mark.parametrize("draw", [True, False])
 def test_map_of_classes_is_a_file(photos, tmp_path, draw):
     lines = []
-    predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw, say=lines.append)
+    predict_files([photos / "b.jpg"], Halves, tmp_path / "out", draw=draw, notify=lines.append)
     (entry,) = read(tmp_path / "out")["images"]
     assert entry["map"] == "b.jpg.classes.png"
     assert ("drawing" in entry) == draw

@@ -53,11 +53,14 @@ def test_matrix_reproduces_the_output(case: Case, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(watched, expected)
     assert watched.requires_grad
     (matrix,) = matrices
-    assert matrix.shape[:3] == (
-        2,
-        {"gau": 1, "hydra": DIM, "rwkv": DIM, "circulant": DIM, "polaformer": 2 * HEADS}.get(case.kind, HEADS),
-        N,
-    )
+    of_channels = DIM * case.options.get("ssm_ratio", 1)
+    count = {
+        "gau": 1,
+        "polaformer": 2 * HEADS,
+        "ssm": of_channels,
+        **dict.fromkeys(("hydra", "rwkv", "circulant"), DIM),
+    }
+    assert matrix.shape[:3] == (2, count.get(case.kind, HEADS), N)
     with torch.no_grad():
         assert error_of(matrix, attn, x, expected) <= TOLERANCE
 

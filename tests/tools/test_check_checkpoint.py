@@ -11,7 +11,7 @@ from released import released_shapes
 from safetensors.torch import save_file
 
 from soft_vit.models import identify
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.files import INDEX_FILE
 
 SHAPES = INDEX_FILE.parent / "soft_pico.shapes.safetensors"
@@ -73,7 +73,7 @@ def test_rejected(name, content, printed, tool, tmp_path, monkeypatch, capsys):
     screen = capsys.readouterr()
     assert re.match(f"error: .*{printed}.*\nerror: .*nowhere.pth.*\n$", screen.err)
     # The last file, which is shipped, is described nevertheless.
-    digest = ENTRIES["soft_pico.shapes"].sha256
+    digest = RECORDED_WEIGHTS["soft_pico.shapes"].sha256
     assert re.match(
         f"{SHAPES}: It holds weights of soft_pico.* 10 classes.* {digest}.*for soft_pico.shapes", screen.out
     )

@@ -15,8 +15,13 @@ from torch import Tensor, nn
 from soft_vit.models import PYRAMID_SIZES, swap_attention
 
 LISTS = {family: {name: shapes(family, name) for name in lists(family)} for family in FAMILIES}
-# A list of the other names that ViL's authors have, which test_families.py reads.
-del LISTS["vil2"]["vil2_tiny@192"]
+# Other names that ViL's authors have, which test_families.py reads, and layers as convolutions, in a golden file.
+del LISTS["vil2"]["vil2_tiny@192"], LISTS["vmamba"]["vmamba_tiny_s2l5@224"]
+# Parts of SAM that are not the encoder's.
+LISTS["efficientvit_sam"] = {
+    name: {key: shape for key, shape in released.items() if key.startswith("image_encoder.")}
+    for name, released in LISTS["efficientvit_sam"].items()
+}
 LISTS["soft"] = {f"soft_{size}": released_shapes(arguments["depths"]) for size, arguments in PYRAMID_SIZES.items()}
 TINY = {family: row.tiny for family, row in FAMILIES.items()} | {"soft": "soft_tiny"}
 
@@ -92,16 +97,17 @@ def test_another_attention_has_no_released_names() -> None:
         model.to_released(model.state_dict())
 
 
-def test_older_files_of_vig() -> None:
+@pytest.mark.parametrize(("family", "name"), [("vig_h", "vig_h_tiny"), ("vmamba", "vmamba_tiny_s1l8")])
+def test_older_names_of_blocks(family: str, name: str) -> None:
     """Files of the authors have two sets of names."""
-    model, released = meta("vig_h_tiny"), LISTS["vig_h"]["vig_h_tiny"]
+    model, released = meta(name), LISTS[family][name]
     older = {r"\.op\.": ".self_attention.", r"\.norm\.(?=\w+$)": ".ln_1.", r"^patch_embed\.0": "patch_embed.proj"}
     older |= {r"^patch_embed\.2": "patch_embed.norm"}
     state = {key: torch.empty(shape, device="meta") for key, shape in released.items()}
     renamed = {}
     for key, value in state.items():
-        for pattern, name in older.items():
-            key = key if key.startswith("classifier") else re.sub(pattern, name, key)
+        for pattern, other in older.items():
+            key = key if key.startswith("classifier") else re.sub(pattern, other, key)
         renamed[key] = value
     assert len(renamed.keys() - state.keys()) > len(state) / 2
     assert identical(model.from_released(renamed), model.from_released(state))

@@ -15,7 +15,7 @@ from publications import METRIC, NOTES, SECRET, run
 
 from soft_vit.data import CLASSES, draw_shape
 from soft_vit.export import load_export_model
-from soft_vit.weights import ENTRIES, load_index
+from soft_vit.weights import RECORDED_WEIGHTS, load_index
 from soft_vit.weights.spec import NOTES_KEY
 
 # Publishing: the weights with a digest and an entry, without other contents of the checkpoint.
@@ -34,7 +34,7 @@ def test_the_entry_gives_the_model(published, assert_published, monkeypatch):
     """With the options of its training, which names and shapes do not determine."""
     (entry,) = load_index(published / "index.json")
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(published))
-    monkeypatch.setitem(ENTRIES, "soft_pico.shapes", replace(entry, tag="shapes"))
+    monkeypatch.setitem(RECORDED_WEIGHTS, "soft_pico.shapes", replace(entry, tag="shapes"))
     assert_published(timm.create_model("soft_pico.shapes", pretrained=True))
 
 

@@ -31,7 +31,7 @@ from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.engine.run import train
 from soft_vit.export import load_export_model
 from soft_vit.linearise import Backbone, load_backbone, save_backbone
-from soft_vit.weights import ENTRIES, load_index
+from soft_vit.weights import RECORDED_WEIGHTS, load_index
 from soft_vit.weights.publish import publish
 from soft_vit.weights.save import LAYOUTS, convert
 
@@ -143,13 +143,13 @@ def create(way: str, name: str, path: Path, **options: Any) -> nn.Module:
         if way == "overlay":
             options["pretrained_cfg_overlay"] = {"file": str(path)}
         elif way == "recorded":
-            tag = next(entry.tag for entry in ENTRIES.values() if entry.model == name)
+            tag = next(entry.tag for entry in RECORDED_WEIGHTS.values() if entry.model == name)
             (entry,) = load_index(path / "index.json")
             # timm's configuration of this tag has other numbers.
             options |= {"num_classes": entry.cfg["num_classes"], "img_size": entry.options["img_size"]}
             name = f"{name}.{tag}"
             patch.setenv("SOFT_VIT_CHECKPOINTS", str(path))
-            patch.setitem(ENTRIES, name, replace(entry, tag=tag))
+            patch.setitem(RECORDED_WEIGHTS, name, replace(entry, tag=tag))
         return timm.create_model(name, pretrained=True, **options).eval()
 
 

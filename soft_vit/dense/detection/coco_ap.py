@@ -38,21 +38,26 @@ class CocoAP(BaseMetric):
         for kind in self.kinds:
             check_choice("kinds", kind, ("bbox", "segm"))
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the metrics."""
+        return [f"{self.prefix}/{kind}_{name}" for kind in self.kinds for name in NAMES]
+
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
-            found = sample["pred_instances"]
+            predicted = sample["pred_instances"]
             entry = {
                 "id": sample["img_id"],
                 "shape": sample["ori_shape"],
                 "objects": sample["objects"],
-                "boxes": found["bboxes"].cpu().numpy(),
-                "scores": found["scores"].cpu().numpy(),
-                "labels": found["labels"].cpu().numpy(),
+                "boxes": predicted["bboxes"].cpu().numpy(),
+                "scores": predicted["scores"].cpu().numpy(),
+                "labels": predicted["labels"].cpu().numpy(),
             }
             if "segm" in self.kinds:
-                if "masks" not in found:
+                if "masks" not in predicted:
                     raise ValueError('kinds must be "bbox" alone for a model without masks.')
-                entry["masks"] = encode_masks(found["masks"].cpu().numpy())
+                entry["masks"] = encode_masks(predicted["masks"].cpu().numpy())
             # One entry per image: MMEngine cuts the gathered list to the number of images.
             self.results.append(entry)
 
@@ -61,12 +66,13 @@ class CocoAP(BaseMetric):
         truth = self._truth(results)
         metrics: dict[str, float] = {}
         for kind in self.kinds:
-            found = self._detections(results, kind)
+            detections = self._detections(results, kind)
             if self.out is not None:
-                write_atomically(f"{self.out}.{kind}.json", json.dumps(found).encode())
+                write_atomically(f"{self.out}.{kind}.json", json.dumps(detections).encode())
             # COCO changes what it is given. MMEngine logs the figures.
             coco = COCO(copy.deepcopy(truth))
-            evaluation = COCOeval_faster(coco, coco.loadRes(found), iouType=kind, print_function=lambda *args: None)
+            results_of = coco.loadRes(detections)
+            evaluation = COCOeval_faster(coco, results_of, iouType=kind, print_function=lambda *args: None)
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()
@@ -89,7 +95,7 @@ class CocoAP(BaseMetric):
         beyond = max((int(entry["labels"].max(initial=0)) for entry in results), default=0)
         if beyond >= len(category_ids):
             raise ValueError(f"model.num_classes must be {len(category_ids)} as in the data, got class {beyond}.")
-        found = []
+        detections = []
         for entry in results:
             x0, y0, x1, y1 = entry["boxes"].astype(np.float64).T
             boxes = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1).tolist()
@@ -97,5 +103,6 @@ class CocoAP(BaseMetric):
             key = "bbox" if kind == "bbox" else "segmentation"
             scores, labels = entry["scores"].tolist(), entry["labels"].tolist()
             for shape, score, label in zip(shapes, scores, labels, strict=True):
-                found.append({"image_id": entry["id"], "category_id": category_ids[label], key: shape, "score": score})
-        return found
+                where = {"image_id": entry["id"], "category_id": category_ids[label]}
+                detections.append({**where, key: shape, "score": score})
+        return detections

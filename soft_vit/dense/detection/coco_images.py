@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from soft_vit.data.archives import Entry, require_storage
+from soft_vit.data.archives import StoredFile, require_storage
 from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
@@ -97,21 +97,21 @@ class CocoImages(ReadingDataset):
                 images = [image for image in images if image.trainable.any()]
             if not images:
                 raise ValueError(f"{self._annotations.path} must have an object to train on.")
-        found = [self._entry_of(image) for image in images]
+        entries = [self._entry_of(image) for image in images]
         # MMEngine serialises the list; these would only take memory in each worker.
         del self._annotations, self._entries
-        return found
+        return entries
 
     def number_like(self, classes: Sequence[str]) -> None:
         """Number the classes by their place in `classes`, which holds all of them."""
-        own = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
+        ids = dict(zip(self._metainfo["classes"], self._metainfo["category_ids"], strict=True))
         # Missing classes get unused numbers: classes without objects do not enter the mean.
-        free = itertools.count(max(own.values()) + 1)
-        numbers = tuple(own[name] if name in own else next(free) for name in classes)
+        free = itertools.count(max(ids.values()) + 1)
+        numbers = tuple(ids[name] if name in ids else next(free) for name in classes)
         self._metainfo.update(classes=tuple(classes), category_ids=numbers)
 
     def _entry_of(self, image: CocoImage) -> dict:
-        entry = self._entries.get(image.file_name, Entry(image.file_name))
+        entry = self._entries.get(image.file_name, StoredFile(image.file_name))
         info = {"entry": tuple(entry), "img_id": image.id, "ori_shape": (image.height, image.width)}
         if self.test_mode:
             return {**info, "has_file": image.has_file, "objects": image.objects}
@@ -125,7 +125,7 @@ class CocoImages(ReadingDataset):
         if not info.get("has_file", True):
             raise BadImage(f"{info['entry'][0]}: the file does not exist")
         height, width = info["ori_shape"]
-        image = self.images.load(Entry(*info["entry"]), bits=self.bits, size=(height, width), upright=self.upright)
+        image = self.images.load(StoredFile(*info["entry"]), bits=self.bits, size=(height, width), upright=self.upright)
         if image.size != (width, height):
             found = f"{image.width} x {image.height}"
             raise BadImage(f"{info['entry'][0]}: has {found} pixels and is annotated as {width} x {height}")

@@ -154,12 +154,12 @@ class TorchvisionDetector(BaseModel):
             target["masks"] = objects.masks
         return target
 
-    def _predicted(self, found: Mapping[str, Tensor], sample: BaseDataElement) -> BaseDataElement:
+    def _predicted(self, output: Mapping[str, Tensor], sample: BaseDataElement) -> BaseDataElement:
         objects = InstanceData(
-            bboxes=found["boxes"].float(), scores=found["scores"].float(), labels=found["labels"] - self.first_label
+            bboxes=output["boxes"].float(), scores=output["scores"].float(), labels=output["labels"] - self.first_label
         )
-        if "masks" in found:
-            objects.masks = found["masks"][:, 0] > 0.5
+        if "masks" in output:
+            objects.masks = output["masks"][:, 0] > 0.5
         sample.pred_instances = objects
         return sample
 

@@ -1,4 +1,4 @@
-"""Semantic segmentation on any timm backbone, by decoders of segmentation_models_pytorch.
+"""Semantic segmentation on any timm backbone.
 
 Importing it registers the classes for configs.
 """

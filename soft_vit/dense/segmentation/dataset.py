@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from soft_vit.data.archives import Entry
+from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
@@ -20,9 +20,9 @@ from soft_vit.registry import DATASETS, register
 
 @register(DATASETS)
 class LabelMapTree(ReadingDataset):
-    """Images and label maps in the layout of ADE20K.
+    """Images and label maps in the layout of ADE20K, or of Cityscapes.
 
-    data_root, split, classes, reduce_zero_label: see `soft_vit.data.label_maps.find_label_maps`; a value of
+    data_root, split, classes, reduce_zero_label, labels: see `soft_vit.data.label_maps.find_label_maps`; a value of
     reduce_zero_label that seems wrong is logged. bits, upright: see `soft_vit.data.images.decode_image`. A sample
     enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled),
     `img_path`, `ori_shape` (H, W) and `sample_idx`.
@@ -40,11 +40,13 @@ class LabelMapTree(ReadingDataset):
         reduce_zero_label: bool = False,
         pipeline: list = (),
         upright: bool | None = None,
+        labels: str | None = None,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
         self.upright = upright
-        self.maps = find_label_maps(data_root, split, classes=classes, reduce_zero_label=reduce_zero_label)
+        options = {"classes": classes, "reduce_zero_label": reduce_zero_label, "labels": labels}
+        self.maps = find_label_maps(data_root, split, **options)
         for sentence in self.maps.doubts():
             print_log(sentence, "current", logging.WARNING)
         self._pairs, self.maps.pairs = self.maps.pairs, []
@@ -85,5 +87,5 @@ class LabelMapTree(ReadingDataset):
         )
 
 
-def _entries(info: dict) -> tuple[Entry, Entry]:
-    return tuple(Entry(*file) for file in info["files"])
+def _entries(info: dict) -> tuple[StoredFile, StoredFile]:
+    return tuple(StoredFile(*file) for file in info["files"])

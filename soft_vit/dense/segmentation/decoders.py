@@ -1,16 +1,19 @@
-"""Decoders of segmentation_models_pytorch on the maps of a backbone, and heads.
+"""Decoders on the maps of a backbone, and heads.
 
 Letters: B images, C_i channels of map i, H_i and W_i its height and width.
 """
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from segmentation_models_pytorch.base.initialization import initialize_decoder
 from segmentation_models_pytorch.base.modules import Conv2dReLU
 from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
+
+from soft_vit.models.efficientvit import Conv, MapFusion
 
 # Groups of GroupNorm in the library's Semantic FPN.
 _GROUPS = 32
@@ -28,6 +31,7 @@ class UPerNet(nn.Module):
     normalises = True
     divisor = 1
     strides = None
+    resize_mode = "bilinear"
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
@@ -50,6 +54,7 @@ class SemanticFPN(nn.Module):
     """
 
     normalises = False
+    resize_mode = "bilinear"
     strides = (4, 8, 16, 32)
     # The library enlarges each map by 2 before it adds it to the next.
     divisor = 32
@@ -73,7 +78,23 @@ class SemanticFPN(nn.Module):
         return self.decoder(maps)
 
 
-DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN}
+class EfficientViTDecoder(MapFusion):
+    """The head of EfficientViT (Cai et al., arXiv 2205.14756), on the last three maps of any backbone.
+
+    in_channels: of the backbone's maps; at most the last three count. channels, depth, block, expand, out_expand: see
+    `MapFusion`. gelu, eps: see `Conv`. Scores are resized bicubically, as released.
+    """
+
+    normalises = True
+    resize_mode = "bicubic"
+    divisor = 1
+    strides = None
+
+    def __init__(self, in_channels: Sequence[int], *, gelu: bool = False, eps: float = 1e-5, **options) -> None:
+        super().__init__(in_channels, conv=partial(Conv, gelu=gelu, eps=eps), **options)
+
+
+DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN, "efficientvit": EfficientViTDecoder}
 """Decoders by name."""
 
 

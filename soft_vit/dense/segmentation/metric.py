@@ -30,6 +30,7 @@ class SegmentationMetric(BaseMetric):
 
     # MMEngine warns of a metric without a prefix.
     default_prefix = "segmentation"
+    names = ("mIoU", "mAcc", "aAcc")
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         count = len(self.dataset_meta["classes"])
@@ -56,8 +57,8 @@ class SegmentationMetric(BaseMetric):
     def compute_metrics(self, results: Tensor) -> dict[str, float]:
         """Return the metrics of pixels by true and predicted class, int64 `[C, C]`."""
         iou, acc, overall = scores_of(results)
-        found = {"mIoU": iou.nanmean(), "mAcc": acc.nanmean(), "aAcc": overall}
-        return {name: 100 * value.item() for name, value in found.items()}
+        means = iou.nanmean(), acc.nanmean(), overall
+        return {name: 100 * value.item() for name, value in zip(self.names, means, strict=True)}
 
 
 def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:

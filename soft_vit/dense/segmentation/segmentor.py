@@ -4,7 +4,7 @@ Letters: B images, C classes, H and W height and width.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from torch.nn import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
-from soft_vit.dense.segmentation.decoders import DECODERS, FCNHead, PixelClassifier
+from soft_vit.dense.segmentation.decoders import DECODERS, EfficientViTDecoder, FCNHead, PixelClassifier
+from soft_vit.models.efficientvit import EfficientViTSeg
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.adapter import Adapter
 
 # The axis of each direction of a flip.
 AXES = {"horizontal": -1, "vertical": -2}
@@ -32,7 +34,7 @@ _WINDOWS_AT_ONCE = 4
 class TimmSegmentor(BaseModel):
     """Semantic segmentation with the maps of a timm model.
 
-    backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet" or "fpn", and its options, see
+    backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet", "fpn" or "efficientvit", and its options, see
     `soft_vit.dense.segmentation.decoders`. num_classes: without the unlabelled one. dropout: of channels, before the
     classifier. auxiliary: a second loss on one map: the map's `index`, `loss_weight` and options of `FCNHead`.
     class_weight: positive weight of each class in the losses, which are weighted means over the pixels; None weights
@@ -64,9 +66,9 @@ class TimmSegmentor(BaseModel):
         make_decoder = DECODERS[check_choice("decoder.kind", decoder.pop("kind"), tuple(DECODERS))]
         # UPerNet normalises the maps itself.
         self.backbone = TimmFeatures(**{"out_norm": not make_decoder.normalises, **backbone})
-        needed, found = make_decoder.strides, tuple(self.backbone.reductions)
-        if needed not in (None, found):
-            raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {found}.")
+        needed, strides = make_decoder.strides, tuple(self.backbone.reductions)
+        if needed not in (None, strides):
+            raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {strides}.")
         self.decoder = make_decoder(self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None
@@ -74,7 +76,7 @@ class TimmSegmentor(BaseModel):
             options = dict(auxiliary)
             self.auxiliary_index = options.pop("index", 2)
             self.auxiliary_weight = options.pop("loss_weight", 0.4)
-            check_choice("auxiliary.index", self.auxiliary_index, tuple(range(len(found))))
+            check_choice("auxiliary.index", self.auxiliary_index, tuple(range(len(strides))))
             self.auxiliary = FCNHead(self.backbone.channels[self.auxiliary_index], num_classes, **options)
         if class_weight is not None and len(class_weight) != num_classes:
             raise ValueError(f"class_weight must have num_classes={num_classes} values, got {len(class_weight)}.")
@@ -108,9 +110,24 @@ class TimmSegmentor(BaseModel):
             return self.scores(inputs)
         raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
 
-    def scores(self, images: Tensor) -> Tensor:
-        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`."""
-        return self._at_pixels(self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:])
+    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return weights of a released EfficientViT under the names of a segmentor with its parts; others unchanged."""
+        network = getattr(self.backbone.body, "model", None)
+        of_segmentor = any(name.startswith("backbone.body.") for name in state)
+        if of_segmentor or not (isinstance(network, EfficientViTSeg) and isinstance(self.decoder, EfficientViTDecoder)):
+            return dict(state)
+        names = {"neck.**": "decoder.**", "head.*": "head.conv.*", "**": "backbone.body.model.**"}
+        return Adapter(names).from_released(network.adapter.from_released(state))
+
+    def scores(self, images: Tensor, size: Sequence[int] | None = None) -> Tensor:
+        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`.
+
+        size: the size of scores that are resized bicubically, unless images are padded.
+        """
+        scores, own_size = self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:]
+        if size and self.decoder.resize_mode == "bicubic" and self._padded(own_size) == list(own_size):
+            return self._resize(scores, size)
+        return self._at_pixels(scores, own_size)
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 where unlabelled."""
@@ -141,7 +158,11 @@ class TimmSegmentor(BaseModel):
 
     def _at_pixels(self, scores: Tensor, size: Sequence[int]) -> Tensor:
         """Return scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
-        return resize_scores(scores, self._padded(size))[..., : size[0], : size[1]]
+        return self._resize(scores, self._padded(size))[..., : size[0], : size[1]]
+
+    def _resize(self, scores: Tensor, size: Sequence[int]) -> Tensor:
+        """Return scores `[B, C, h, w]` as float32 `[B, C, *size]`."""
+        return F.interpolate(scores.float(), size=size, mode=self.decoder.resize_mode, align_corners=False)
 
     @torch.no_grad()
     def predict(self, image: Tensor, sample: BaseDataElement) -> BaseDataElement:
@@ -168,8 +189,8 @@ class TimmSegmentor(BaseModel):
         if self.test_cfg["mode"] == "slide":
             scores = slide(self.scores, image, self.test_cfg["crop_size"], self.test_cfg["stride"])
         else:
-            scores = self.scores(image)
-        return resize_scores(scores.flip(mirrored), size)
+            scores = self.scores(image, size)
+        return self._resize(scores.flip(mirrored), size)
 
 
 def _test_options(
@@ -190,11 +211,6 @@ def _test_options(
         raise ValueError(f"test_cfg.flip must be True, False or of {', '.join(AXES)}, got {flip}.")
     scales = scales if isinstance(scales, Sequence) else (scales,)
     return {"mode": mode, "crop_size": crop, "stride": step, "scales": scales, "flip": directions}
-
-
-def resize_scores(scores: Tensor, size: Sequence[int]) -> Tensor:
-    """Return scores `[B, C, h, w]` resized bilinearly to `[B, C, *size]`, in float32."""
-    return F.interpolate(scores.float(), size=size, mode="bilinear", align_corners=False)
 
 
 def slide(

@@ -1,10 +1,11 @@
 """Transforms of an image together with its label map.
 
 `img` is a uint8 tensor `[3, H, W]`, `gt_seg_map` a uint8 tensor `[H, W]`. Random numbers come from torch's global
-generator, which a run seeds for each sample (`soft_vit.engine.resume.position`). The recipe and its values are those of
+generator, which a run seeds for each sample (`soft_vit.resume.position`). The recipe and its values are those of
 mmseg's ADE20K configs.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,22 +19,33 @@ from torchvision.transforms.v2 import functional as F
 
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.engine.data.transforms import build_transform
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import TRANSFORMS, register
 
 
-def resize_within(size: tuple[int, int], scale: Sequence[float]) -> tuple[int, int]:
-    """Return the largest size of the same aspect ratio with sides of at most max(scale) and min(scale)."""
+def resize_within(size: tuple[int, int], scale: Sequence[float], divisor: int = 1) -> tuple[int, int]:
+    """Return the largest size of the same aspect ratio with sides of at most max(scale) and min(scale).
+
+    divisor: sides are rounded up to multiples of it.
+    """
     height, width = size
     factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
-    return max(round(height * factor), 1), max(round(width * factor), 1)
+    if divisor == 1:
+        return max(round(height * factor), 1), max(round(width * factor), 1)
+    # A side that is a multiple up to rounding stays one.
+    return tuple(math.ceil(round(side * factor / divisor, 6)) * divisor for side in size)
 
 
 def _longer_first(scale: int | Sequence[int], max_ratio: float) -> tuple[float, int]:
     return max(to_2tuple(scale)) * max_ratio, min(to_2tuple(scale))
 
 
-def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dict[str, Any]:
-    image = F.resize_image(results["img"], list(size), InterpolationMode.BILINEAR, antialias=True)
+def _resize(
+    results: dict[str, Any], size: tuple[int, int], labels: bool, interpolation: str = "bilinear"
+) -> dict[str, Any]:
+    # OpenCV's bicubic interpolation does not smooth.
+    options = {"interpolation": InterpolationMode(interpolation), "antialias": interpolation == "bilinear"}
+    image = F.resize_image(results["img"], list(size), **options)
     results = {**results, "img": image}
     if labels:
         # Plain "nearest" would shift labels against the image by half a pixel.
@@ -47,15 +59,21 @@ def _resize(results: dict[str, Any], size: tuple[int, int], labels: bool) -> dic
 class SegResize(BaseTransform):
     """Resizes the image to fit into scale (longer side, shorter side), keeping its aspect ratio.
 
-    max_ratio: multiplies the longer side of scale. For tests: labels keep the original size, in which metrics are
-    computed.
+    max_ratio: multiplies the longer side of scale. divisor: sides are rounded up to multiples of it. interpolation:
+    "bilinear", with antialiasing, or "bicubic" as by OpenCV, without. For tests: labels keep the original size, in
+    which metrics are computed.
     """
 
-    def __init__(self, scale: int | tuple[int, int], max_ratio: float = 1.0) -> None:
+    def __init__(
+        self, scale: int | tuple[int, int], max_ratio: float = 1.0, divisor: int = 1, interpolation: str = "bilinear"
+    ) -> None:
         self.scale = _longer_first(scale, max_ratio)
+        self.divisor = divisor
+        self.interpolation = check_choice("interpolation", interpolation, ("bilinear", "bicubic"))
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
-        return _resize(results, resize_within(results["img"].shape[-2:], self.scale), labels=False)
+        size = resize_within(results["img"].shape[-2:], self.scale, self.divisor)
+        return _resize(results, size, labels=False, interpolation=self.interpolation)
 
 
 @register(TRANSFORMS)

@@ -26,8 +26,8 @@ def require_data_root(data_root: str | None) -> None:
 class ReadingDataset(BaseDataset):
     """A data set that replaces an image that cannot be read.
 
-    In training the next image takes its place; in a test (test_mode) a substitute does, so that metrics still cover all
-    images. `BadImagesHook` names and counts them.
+    In training the next image takes its place. In a test (test_mode) a substitute does, so that metrics cover all
+    images. `BadImagesHook` logs and counts them.
 
     bits: of the values in images of 16 bits, see `soft_vit.data.images.to_rgb`. The metainfo comes from the data, not
     from the config.
@@ -99,8 +99,8 @@ def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
 class BadImagesHook(Hook):
     """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
-    max_share: share of the training images that may be unreadable, in [0, 1]; more end the run with a
-    ValueError. It looks every 100 iterations and at the end of each epoch.
+    max_share: largest share of the training images that may be unreadable, in [0, 1]; more raise ValueError. It is
+    checked every 100 iterations and at the end of each epoch.
     """
 
     priority = "LOW"

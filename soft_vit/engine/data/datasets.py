@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from PIL import Image
 
 from soft_vit.data import CLASSES, ShapeImages
-from soft_vit.data.archives import Entry
+from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import find_images, find_multi_label_images
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.named import find_named_images
@@ -76,10 +76,10 @@ class ImageTree(ReadingDataset):
         return [info["gt_label"]] if "gt_label" in info else np.flatnonzero(info["gt_score"]).tolist()
 
     def read(self, info: dict) -> Image.Image:
-        return self.images.load(Entry(*info["entry"]), bits=self.bits)
+        return self.images.load(StoredFile(*info["entry"]), bits=self.bits)
 
     def pack(self, info: dict, content: Image.Image) -> Any:
-        entry = Entry(*info.pop("entry"))
+        entry = StoredFile(*info.pop("entry"))
         return self.pipeline({**info, "img": content, "img_path": entry.name})
 
 
@@ -124,8 +124,8 @@ class TimmDataset(ReadingDataset):
 
 
 def _part(
-    samples: list[tuple[Entry, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
-) -> list[tuple[Entry, Any]]:
+    samples: list[tuple[StoredFile, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
+) -> list[tuple[StoredFile, Any]]:
     """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
 
     The only image of a class is not held out. Raises ValueError if all images of another class are.

@@ -36,10 +36,10 @@ class NamedImages:
         self.source = source
         reader = getattr(source, "reader", source)
         samples = getattr(reader, "samples", getattr(reader, "_samples", ()))
-        found = next((getattr(reader, name) for name in ("targets", "_labels") if hasattr(reader, name)), None)
+        labels = next((getattr(reader, name) for name in ("targets", "_labels") if hasattr(reader, name)), None)
         # Those of Hugging Face.
-        found = reader.iter_targets() if hasattr(reader, "iter_targets") else found
-        self.labels = [int(label) for label in (found if found is not None else [label for _, label in samples])]
+        labels = reader.iter_targets() if hasattr(reader, "iter_targets") else labels
+        self.labels = [int(label) for label in (labels if labels is not None else [label for _, label in samples])]
         if len(self.labels) != len(source):
             raise ValueError(f"name must be of a data set with a label for each image, got {type(source).__name__}.")
         names = getattr(reader, "classes", None) or getattr(reader, "class_to_idx", None)

@@ -11,7 +11,7 @@ from timm.data import DEFAULT_CROP_PCT, resolve_data_config
 from timm.layers import to_2tuple
 
 from soft_vit.data.images import find_images
-from soft_vit.engine.config import datasets_in, type_name
+from soft_vit.engine.entries import datasets_in, type_name
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ def data_config(
 
 def timm_view(pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
     """Return `data_config` as a view."""
-    found = data_config(pretrained_cfg, img_size, crop_pct)
-    height, width = found.pop("input_size")[1:]
-    return View(height if height == width else (height, width), **found)
+    view = data_config(pretrained_cfg, img_size, crop_pct)
+    height, width = view.pop("input_size")[1:]
+    return View(height if height == width else (height, width), **view)
 
 
 def shown_datasets(cfg: Config) -> list[dict[str, Any]]:
@@ -54,15 +54,15 @@ def crop_of(cfg: Config) -> dict[str, Any]:
 
 def view_of_config(cfg: Config, img_size: int | None = None, crop_pct: float | None = None) -> View:
     """Return the view of a config's (first) test pipeline, with another size or crop if given."""
-    found, drawn = crop_of(cfg), shown_datasets(cfg)[0].get("size")
+    arguments, drawn = crop_of(cfg), shown_datasets(cfg)[0].get("size")
     if isinstance(drawn, int):
         # Images drawn at that size are not cropped.
-        found = {"img_size": drawn, "crop_pct": 1.0, **found}
+        arguments = {"img_size": drawn, "crop_pct": 1.0, **arguments}
     changes = {"img_size": img_size, "crop_pct": crop_pct}
-    found.update({name: value for name, value in changes.items() if value is not None})
-    if "img_size" not in found:
+    arguments.update({name: value for name, value in changes.items() if value is not None})
+    if "img_size" not in arguments:
         raise ValueError("img_size must be given for a config without TimmEvalCrop in its test pipeline.")
-    return View(**found)
+    return View(**arguments)
 
 
 def set_view(cfg: Config, view: View) -> None:
@@ -84,8 +84,8 @@ def set_view(cfg: Config, view: View) -> None:
 
 
 def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
-    found = (cfg.get("data_preprocessor"), cfg.model.get("data_preprocessor"))
-    return [preprocessor for preprocessor in found if preprocessor is not None]
+    places = (cfg.get("data_preprocessor"), cfg.model.get("data_preprocessor"))
+    return [preprocessor for preprocessor in places if preprocessor is not None]
 
 
 def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:

@@ -1,1 +1,1 @@
-"""Hooks that the configs name: weights, checkpoints, logs, checks."""
+"""Hooks of all runs: weights, checkpoints, logs, checks. The hook of one feature lies beside it."""

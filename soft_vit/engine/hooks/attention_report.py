@@ -1,6 +1,5 @@
 """Report the accuracy without attentions, and draw where tokens look, at the end of training."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from soft_vit.registry import HOOKS, register
 
 @register(HOOKS)
 class AttentionReportHook(Hook):
-    """Validates once more with all attentions off, and draws where a token of each stage looks.
+    """Measures the validation images with all attentions off, and draws where a token of each stage looks.
 
     num_images: pictures of the first validation images, `attention_<i>.png` in the run's folder; the token lies in the
     middle of the shape or of the asked tile. For pyramids trained on `ShapesDataset`.
@@ -28,13 +27,8 @@ class AttentionReportHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         model = unwrapped(runner.model)
-        scalars = runner.message_hub.log_scalars
-        trained = deepcopy(dict(scalars))
         with switched_off(*attentions(model.model).values()):
-            metrics = runner.val_loop.run()
-        # What the run reports is the model as it was trained.
-        scalars.clear()
-        scalars.update(trained)
+            metrics = self._measure(runner)
         if not is_main_process():
             return
         runner.logger.info(f"With all attentions off: {metrics}")
@@ -42,6 +36,15 @@ class AttentionReportHook(Hook):
         for number in range(self.num_images):
             self._draw(model, runner.val_dataloader.dataset, number, folder / f"attention_{number}.png")
         runner.logger.info(f"Drawn: {folder}/attention_*.png, where the shape or tile that is meant looks.")
+
+    @torch.no_grad()
+    def _measure(self, runner: Runner) -> dict[str, float]:
+        # Without the loop's hooks, which would take it for a validation of the run.
+        loop = runner.val_loop
+        runner.model.eval()
+        for batch in loop.dataloader:
+            loop.evaluator.process(data_samples=runner.model.val_step(batch), data_batch=batch)
+        return loop.evaluator.evaluate(len(loop.dataloader.dataset))
 
     @torch.no_grad()
     def _draw(self, model: Any, data: Any, number: int, path: Path) -> None:

@@ -54,12 +54,12 @@ class _RemovingLater:
 class SafeCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook with atomic writing, and the same arguments.
 
-    Old files are removed after the next one is written.
+    Old files are removed after the next one is written. All ranks take the main one's buffers, such as BatchNorm's
+    statistics, at the start and with each checkpoint. A checkpoint has the record of its model, see `spec_of_run`.
 
-    All ranks share the main one's buffers, such as BatchNorm's statistics, from the start and with each checkpoint. A
-    checkpoint notes the timm model, its options and its images, see `spec_of_run`. max_keep_ckpts: -1 for
-    all; at least 2 are advisable, because a disk can damage the newest. saved_iter: the iteration of the newest
-    checkpoint, once there is one. Raises ValueError when a file cannot be written; the ones before are then intact.
+    max_keep_ckpts: -1 for all; keep at least 2, since the newest may be damaged. saved_iter: the iteration of the
+    newest checkpoint, None before the first. Raises ValueError for a file that cannot be written, and for values that
+    are not finite; earlier files stay.
     """
 
     def __init__(self, *args: Any, max_keep_ckpts: int = 2, backend_args: dict | None = None, **kwargs: Any) -> None:
@@ -88,8 +88,8 @@ class SafeCheckpointHook(CheckpointHook):
     def _kept(self, newest: float = math.inf) -> list[int]:
         """Return the numbers of this hook's existing checkpoints, up to `newest`, sorted."""
         name = re.compile(re.escape(self.filename_tmpl).replace(r"\{\}", r"(\d+)"))
-        found = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
-        return sorted(int(match[1]) for match in found if match and int(match[1]) <= newest)
+        matches = (name.fullmatch(path.name) for path in Path(self.out_dir).glob("*"))
+        return sorted(int(match[1]) for match in matches if match and int(match[1]) <= newest)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if name := first_not_finite({part: checkpoint.get(part) for part in _FINITE_PARTS}):
@@ -182,9 +182,9 @@ class SafeCheckpointHook(CheckpointHook):
 
 
 def _share_buffers(runner: Runner) -> None:
-    """Give all ranks the buffers of the main one, of the model and of its average.
+    """Give all ranks the main one's buffers of the model and of its average.
 
-    A mean over ranks would be the better statistic, but would make a run that is stopped and resumed another one.
+    With a mean over ranks, a run that is stopped and resumed would differ from an uninterrupted one.
     """
     averages = [hook.ema_model for hook in runner.hooks if getattr(hook, "ema_model", None) is not None]
     for model in (runner.model, *averages):
@@ -193,7 +193,7 @@ def _share_buffers(runner: Runner) -> None:
 
 
 def _send_optimizer(runner: Runner) -> None:
-    """Send the state of an optimizer that is divided over the ranks to the main one, which receives it as it saves."""
+    """Send the parts of an optimizer's state that the ranks hold to the main one, which receives them as it saves."""
     optimizer = getattr(runner.optim_wrapper, "optimizer", None)
     if isinstance(optimizer, ZeroRedundancyOptimizer) and not is_main_process():
         optimizer.consolidate_state_dict()

@@ -10,6 +10,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.optim.ema_hook import PREFIX, EMAEvalHook
 from soft_vit.registry import HOOKS, register
 
 # Maximum number of class names in an error.
@@ -22,22 +23,22 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     owner: of the expected classes, as in "the training data". Raises ValueError for a class that `expected`
     lacks, and for a data set in another order without the method `number_like`.
     """
-    own, expected = (
+    names_of_data, expected = (
         list(map(str, names)) for names in (getattr(dataset, "metainfo", {}).get("classes") or (), expected)
     )
-    if not own or own == expected:
+    if not names_of_data or names_of_data == expected:
         return
-    strange = [name for name in own if name not in expected]
+    strange = [name for name in names_of_data if name not in expected]
     twice = len(set(expected)) < len(expected)
     if not strange and not twice and hasattr(dataset, "number_like"):
         dataset.number_like(expected)
         return
-    what = f"the class {strange[0]!r}, which {owner} lacks" if strange else f"other classes than {owner}"
-    raise ValueError(f"The images to measure on have {what}; give images of {', '.join(expected[:_NAMED_CLASSES])}.")
+    shown = ", ".join(expected[:_NAMED_CLASSES])
+    raise ValueError(f"The images must have the classes of {owner}, {shown}, got {(strange or names_of_data)[0]!r}.")
 
 
 def require_batches(loader: Any, model: nn.Module) -> None:
-    """Raise ValueError if a batch holds one image whose last map is too small for BatchNorm.
+    """Raise ValueError if a batch has a single image whose last map is too small for BatchNorm.
 
     loader: the training data. model: a classifier with a timm model.
     """
@@ -58,19 +59,37 @@ def require_batches(loader: Any, model: nn.Module) -> None:
 
 
 def outputs_of(model: nn.Module) -> int | None:
-    """Return the number of classes of a model of MMEngine, or None if it does not tell."""
+    """Return the number of classes of a model of MMEngine, or None if it is unknown."""
     model = unwrapped(model)
     # A detector itself, a timm model inside ours, or the head of a segmentor or of a model of MMPretrain.
     owners = (model, getattr(model, "model", None), getattr(model, "head", None))
     return next((owner.num_classes for owner in owners if hasattr(owner, "num_classes")), None)
 
 
+def require_metrics(runner: Runner) -> None:
+    """Raise ValueError for a metric that a hook or a schedule watches and the validation does not measure.
+
+    Metrics of other libraries do not tell their names, and are not checked.
+    """
+    metrics = runner.val_evaluator.metrics
+    if not all(hasattr(metric, "names") for metric in metrics):
+        return
+    names = {name for metric in metrics for name in metric.names}
+    names |= {PREFIX + name for name in names if any(isinstance(hook, EMAEvalHook) for hook in runner.hooks)}
+    schedulers = runner.param_schedulers if isinstance(runner.param_schedulers, list) else ()
+    watched = [getattr(one, "monitor", None) for one in (*runner.hooks, *schedulers)]
+    watched += [name for hook in runner.hooks for name in getattr(hook, "save_best", None) or ()]
+    if unknown := [name for name in watched if name not in (None, "auto", *names)]:
+        raise ValueError(f"A metric to watch must be one of {', '.join(sorted(names))}, got {unknown[0]}.")
+
+
 @register(HOOKS)
 class RunChecksHook(Hook):
-    """Checks that the model has at least as many classes as the training data.
+    """Checks before the first step that data, model and metrics fit each other.
 
-    Classes of the validation data are matched by name; see `match_classes`. Raises ValueError for too few
-    classes of the model, and what `match_classes` and `require_batches` raise.
+    The model must have at least as many classes as the training data. Classes of the validation data are matched by
+    name. Raises ValueError for too few classes, and what `match_classes`, `require_metrics` and `require_batches`
+    raise.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -81,5 +100,7 @@ class RunChecksHook(Hook):
         if classes is not None and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
+        if runner.val_loop is not None:
+            require_metrics(runner)
         if hasattr(getattr(runner.train_dataloader, "batch_sampler", None), "drop_last"):
             require_batches(runner.train_dataloader, unwrapped(runner.model))

@@ -35,8 +35,7 @@ class ProgressLogProcessor(LogProcessor):
 class JsonLinesBackend(LocalVisBackend):
     """MMEngine's LocalVisBackend with valid JSON: null for a number that is not finite.
 
-    Lines of scalars have a `mode`, `train` or `val`. In `train` lines `step` is the iteration, in `val`
-    lines the epoch.
+    Lines of scalars have a `mode`, `train` or `val`; `step` is the iteration in `train`, and the epoch in `val`.
     """
 
     def add_scalars(self, scalar_dict: dict, step: int = 0, file_path: str | None = None, **kwargs: Any) -> None:
@@ -64,11 +63,11 @@ _INTERVAL = 1000
 
 @register(HOOKS)
 class ShortHistoryHook(Hook):
-    """Limits MMEngine's history of each logged number to about the last `length` values.
+    """Limits MMEngine's history of each logged number to about its last `length` values.
 
-    MMEngine copies the whole history with every value, and writes it into every checkpoint: by the end of 300 epochs of
-    ImageNet that takes 1.5 ms for each number in each step. Logs and TensorBoard keep their own records; a longer
-    window of the LogProcessor is cut to `length`.
+    MMEngine copies the history with each value and saves it in each checkpoint, which takes 1.5 ms for each number and
+    step by the end of 300 epochs of ImageNet. Logs and TensorBoard stay complete. A window of the LogProcessor is at
+    most `length`.
     """
 
     def __init__(self, length: int = 10_000) -> None:

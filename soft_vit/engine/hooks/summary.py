@@ -10,7 +10,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from timm.layers import to_2tuple
 from torch import nn
 
-from soft_vit.engine.config import start_weights
+from soft_vit.engine.ask import start_weights
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.probe.cost import machine_description
@@ -81,7 +81,7 @@ def _flops(network: nn.Module | None, img_size: Any) -> list[str]:
     height, width = to_2tuple(img_size)
     try:
         # The copy is not compiled, and neither draws nor changes anything.
-        found = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
+        complexity = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
     except Exception:
         return []
-    return [f"{found.macs / 1e9:.3g} GFLOPs at {height} x {width}"]
+    return [f"{complexity.macs / 1e9:.3g} GFLOPs at {height} x {width}"]

@@ -25,10 +25,10 @@ _OF_THE_TEST = {"num_classes", "in_chans", "img_size", "backend"}
 
 @register(HOOKS)
 class WeightsHook(Hook):
-    """Fits the weights of a checkpoint to the model; MMEngine would log a mismatch and go on.
+    """Fits the weights of a checkpoint to the model, where MMEngine would log a mismatch and continue.
 
-    A training that begins from `load_from` adapts heads and grids, see `load_into`; a head for classes with
-    other names is replaced. A resumed run and a test need weights that fit exactly.
+    Training from `load_from` adapts heads and grids, see `load_into`, and replaces a head for classes of other names.
+    A resumed run and a test need weights that fit exactly.
 
     For a test, ema: the averaged (True) or the plain weights of a checkpoint with both, None for the averaged ones.
     img_size: prepare the model for this size. Raises ValueError for weights, sizes or classes that do not fit.
@@ -55,8 +55,8 @@ class WeightsHook(Hook):
             fit(unwrap_state_dict(checkpoint, source), target, "strict")
             classes = trained_classes(runner)
             if classes and spec.label_names and classes != spec.label_names:
-                trained, given = (", ".join(names[:10]) for names in (spec.label_names, classes))
-                raise ValueError(f"The classes must be {trained}, got {given}.")
+                trained, present = (", ".join(names[:10]) for names in (spec.label_names, classes))
+                raise ValueError(f"The classes must be {trained}, as in the checkpoint, got {present}.")
             return
         begins = isinstance(runner._train_loop, BaseLoop)
         if not begins and self.ema is not None:
@@ -78,20 +78,20 @@ class WeightsHook(Hook):
         network = getattr(classifier, "model", classifier)
         if self.img_size is not None:
             fit_image_size(network, self.img_size)
-        own = getattr(network, "num_classes", None)
+        outputs = getattr(network, "num_classes", None)
         names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
-        if own and names and own < len(names):
-            raise ValueError(f"The test images must be of the {own} classes of the model, got {len(names)}.")
+        if outputs and names and outputs < len(names):
+            raise ValueError(f"The test images must be of the {outputs} classes of the model, got {len(names)}.")
 
 
 def changed_options(spec: ModelSpec, model: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Return the options of a timm model that differ from those of its weights, as (noted, own); {} for others.
+    """Return the options of a timm model that differ from those of its weights, as (recorded, current).
 
-    Options that the weights fix or a test may choose do not count.
+    Options that the weights fix or a test may choose are left out. Other models have none.
     """
-    own = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
-    noted = {name: value for name, value in spec.arguments({}).items() if name in own and name not in _OF_THE_TEST}
-    pairs = {name: (value, own[name]) for name, value in sorted(noted.items())}
+    current = ModelSpec.of(model).options if hasattr(model, "pretrained_cfg") else {}
+    options = sorted(spec.arguments({}).items())
+    pairs = {name: (value, current[name]) for name, value in options if name in current and name not in _OF_THE_TEST}
     return {name: pair for name, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
@@ -102,8 +102,8 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
     """
     height, width = to_2tuple(img_size)
     weight = next(network.parameters())
-    channels, *own = get_model_input_config(network)["input_size"]
-    if own == [height, width]:
+    channels, *size = get_model_input_config(network)["input_size"]
+    if size == [height, width]:
         return
     try:
         if hasattr(network, "set_input_size"):

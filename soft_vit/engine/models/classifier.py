@@ -13,8 +13,8 @@ from soft_vit.models.base import require_known
 from soft_vit.registry import MODELS, register
 
 
-@register(MODELS)
-class TimmProgressClassifier(TimmClassifier):
+@register(MODELS, "TimmProgressClassifier")
+class TimmTrainClassifier(TimmClassifier):
     """mmpretrain's TimmClassifier, which also logs the accuracy on each training batch.
 
     Its checkpoints use the parameter names of the timm model; `load_from` sets the initial weights.

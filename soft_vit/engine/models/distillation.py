@@ -12,7 +12,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from soft_vit.engine.models.classifier import TimmProgressClassifier
+from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import model_of_file
@@ -92,7 +92,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
 
 
 @register(MODELS)
-class DistillClassifier(TimmProgressClassifier):
+class DistillClassifier(TimmTrainClassifier):
     """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
 
     teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Mean, std and size of its images

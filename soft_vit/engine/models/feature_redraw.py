@@ -5,9 +5,10 @@ from typing import Any
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from soft_vit.engine.resume.position import run_seed, seeded_generator
+from soft_vit.engine.resume.position import run_seed
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.registry import HOOKS, register
+from soft_vit.resume.position import seeded_generator
 
 
 @register(HOOKS)

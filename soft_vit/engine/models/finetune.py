@@ -67,4 +67,4 @@ def _wholly_frozen(module: nn.Module) -> list[nn.Module]:
     trained = [parameter.requires_grad for parameter in module.parameters()]
     if trained and not any(trained):
         return [module]
-    return [found for child in module.children() for found in _wholly_frozen(child)]
+    return [part for child in module.children() for part in _wholly_frozen(child)]

@@ -14,14 +14,14 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from soft_vit.engine.models.classifier import TimmProgressClassifier
+from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.registry import HOOKS, MODELS, register
 
 
 @register(MODELS)
-class MesaClassifier(TimmProgressClassifier):
+class MesaClassifier(TimmTrainClassifier):
     """A classifier whose loss has a second term once `MesaHook` has given it the average of its weights.
 
     mesa_ratio: factor of `CE(z, softmax(z_average))`, with logits z `[B, K]` of the batch after mixup.

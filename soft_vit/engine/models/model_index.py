@@ -2,7 +2,7 @@
 
 from mmpretrain.apis.model import ModelHub
 
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.files import RESOURCES
 
 
@@ -14,5 +14,5 @@ def register_models() -> None:
     """
     index = RESOURCES / "model-index.yml"
     # Without recorded weights, a file of this name next to the package belongs to another project.
-    if ENTRIES and index.is_file() and not any(ModelHub.has(name) for name in ENTRIES):
+    if RECORDED_WEIGHTS and index.is_file() and not any(ModelHub.has(name) for name in RECORDED_WEIGHTS):
         ModelHub.register_model_index(index, config_prefix=RESOURCES)

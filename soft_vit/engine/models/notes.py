@@ -14,15 +14,15 @@ from soft_vit.weights.spec import ModelSpec, plain
 
 
 def spec_of_run(runner: Runner) -> ModelSpec | None:
-    """Return the record for the checkpoints of a run; None for a model without a part of timm."""
+    """Return the record that a run saves in its checkpoints; None for a model that has no timm model in it."""
     model = unwrapped(runner.model)
     network, backbone = timm_network(model), backbone_spec(model)
     if network is not None:
         spec = ModelSpec.of(network)
     elif backbone is not None:
         # Its config builds a detector or segmentor, apart from what a file noted of the backbone.
-        noted = {"backbone": plain(backbone.options)} if backbone.options else {}
-        spec = ModelSpec(None, noted, {key: value for key, value in backbone.cfg.items() if key in ("mean", "std")})
+        options = {"backbone": plain(backbone.options)} if backbone.options else {}
+        spec = ModelSpec(None, options, {key: value for key, value in backbone.cfg.items() if key in ("mean", "std")})
     else:
         return None
     cfg = {**spec.cfg, **cfg_of_config(runner.cfg)}
@@ -45,7 +45,7 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """Return facts of a training config for a model card, a word or two each."""
     train, loader = config.get("train_cfg") or {}, config.get("train_dataloader") or {}
     optimizer = (config.get("optim_wrapper") or {}).get("optimizer") or {}
-    found = {
+    facts = {
         "labels of an image": "several" if (config.get("model") or {}).get("multi_label") else None,
         "epochs": train.get("max_epochs"),
         "iterations": train.get("max_iters"),
@@ -54,22 +54,22 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
         "weight decay": optimizer.get("weight_decay"),
         "batch size of a process": loader.get("batch_size"),
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in facts.items() if value is not None}
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of timm's pretrained_cfg that a training config determines: size, crop, mean, std."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     model = config.get("model") or {}
     size = model.get("img_size")
     # Without test images, or with those of another task than classification.
     with contextlib.suppress(ValueError, AttributeError):
         view = view_of_config(Config(dict(config)))
-        found = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
+        entries = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
         size = size or view.img_size
     prepared = model.get("data_preprocessor") or config.get("data_preprocessor") or {}
     if prepared.get("mean") is not None and prepared.get("std") is not None:
-        found |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
+        entries |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
-        found["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
-    return found
+        entries["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
+    return entries

@@ -9,7 +9,7 @@ from torch import nn
 
 from soft_vit.models.base import require_known
 from soft_vit.text_tables import one_line
-from soft_vit.weights import ENTRIES, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.load import is_own_model
 from soft_vit.weights.spec import ModelSpec
 
@@ -46,10 +46,10 @@ def published_spec(name: str) -> ModelSpec:
     except RuntimeError as error:
         raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
     cfg = cfg or PretrainedCfg(architecture=name)
-    entry = ENTRIES.get(f"{name.partition('.')[0]}.{cfg.tag}")
-    told: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
-    told |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
-    return ModelSpec.of_cfg(cfg, {**told, **(entry.options if entry else {})})
+    entry = RECORDED_WEIGHTS.get(f"{name.partition('.')[0]}.{cfg.tag}")
+    published: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
+    published |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
+    return ModelSpec.of_cfg(cfg, {**published, **(entry.options if entry else {})})
 
 
 def create_timm_model(name: str, pretrained: bool, **options: Any) -> nn.Module:

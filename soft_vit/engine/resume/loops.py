@@ -1,7 +1,6 @@
 """Training loops that resume exactly, also in the middle of an epoch.
 
-`soft_vit.engine.config` chooses them for `train_cfg = dict(by_epoch=...)`; `train_cfg = dict(type=...)` names
-another.
+`train_cfg = dict(by_epoch=...)` chooses between them; `train_cfg = dict(type=...)` names another loop.
 """
 
 import math
@@ -14,7 +13,8 @@ from mmengine.registry import DATA_SAMPLERS, LOOPS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
-from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed, seed_step
+from soft_vit.engine.resume.position import PositionSampler, SeededDataset, run_seed
+from soft_vit.resume.position import seed_step
 
 
 def _with_positions(dataloader: dict) -> dict:
@@ -88,8 +88,8 @@ def _validate(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, last: i
 class ExactEpochLoop(EpochBasedTrainLoop):
     """MMEngine's EpochBasedTrainLoop that resumes from a checkpoint of any iteration.
 
-    A run that resumes at the end of an epoch begins with the validation, which follows the checkpoint.
-    Raises ValueError for data that does not fill a batch.
+    A run that resumes at the end of an epoch begins with the validation that follows the checkpoint. Raises ValueError
+    for data that does not fill a batch.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:
@@ -125,9 +125,9 @@ class ExactEpochLoop(EpochBasedTrainLoop):
 class ExactIterLoop(IterBasedTrainLoop):
     """MMEngine's IterBasedTrainLoop that finds its place without loading earlier batches.
 
-    A run that resumes where a validation is due begins with it, because it follows the checkpoint. A round through the
-    data is an epoch of a schedule that counts epochs.
-    Raises ValueError for data that does not fill a batch, unless the sampler repeats it endlessly.
+    A run that resumes where a validation is due begins with it, since it follows the checkpoint. For schedules that
+    count epochs, an epoch is one pass over the data. Raises ValueError for data that does not fill a batch, unless the
+    sampler repeats it endlessly.
     """
 
     def __init__(self, runner: Runner, dataloader: dict, *args: Any, **kwargs: Any) -> None:

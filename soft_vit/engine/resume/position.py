@@ -1,21 +1,9 @@
-"""Random numbers and samples that depend on the position of a run alone, not on its interruptions.
-
-Generators that run through a whole training would have to be saved with each checkpoint, on every rank and in every
-worker, and workers are always ahead of the step that is saved. Instead, the generators are seeded before each use, from
-a hash of the run's seed and the position. A run that was stopped any number of times draws the same numbers as an
-uninterrupted one.
-
-The sampler yields each index as a `SampleIndex`, which carries its position to the process that loads the sample.
-Persistent workers and workers that prefetch therefore need no message.
-"""
+"""Where a run of MMEngine is in its data: samples that are seeded by their position, and a sampler that skips."""
 
 import copy
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
 from mmengine.dist import get_dist_info
 from mmengine.hooks import EarlyStoppingHook, Hook
 from mmengine.registry import DATA_SAMPLERS, DATASETS
@@ -23,69 +11,16 @@ from mmengine.runner import Runner
 from torch.utils.data import Sampler
 
 from soft_vit.registry import HOOKS, register
+from soft_vit.resume.position import SampleIndex, seed_sample
 
 # See BatchPositionHook; MMEngine's own hook forgets them.
 EarlyStoppingHook.kept = ("wait_count", "best_score")
-# The first word of a key, so that a step and a sample with equal numbers have different seeds.
-_STEP, _SAMPLE, _WORKER, _SHARED = 1, 2, 3, 4
-
-
-def _seed_generators(*key: int) -> int:
-    """Seed `random` and NumPy's global generator from a hash of the key; return a seed for torch's generators."""
-    # One word for Python's generator, one for torch's, and four of 32 bits for NumPy's.
-    words = np.random.SeedSequence(key).generate_state(4, np.uint64)
-    random.seed(int(words[0]))
-    np.random.seed(words[2:].view(np.uint32))  # noqa: NPY002  the transforms of MMPretrain read the global generator
-    return int(words[1])
-
-
-def seed_step(seed: int, rank: int, iteration: int) -> None:
-    """Seed the global generators of the CPU and the current GPU for a training step; rank and iteration from 0."""
-    word = _seed_generators(_STEP, seed, rank, iteration)
-    # torch.manual_seed visits every type of device, which takes longer than the rest of this function.
-    torch.default_generator.manual_seed(word)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(word)
-
-
-def seed_sample(seed: int, epoch: int, position: int) -> None:
-    """Seed the global generators of the CPU for the sample at a position of an epoch's order over all ranks."""
-    torch.default_generator.manual_seed(_seed_generators(_SAMPLE, seed, epoch, position))
-
-
-def seed_worker(rank: int) -> None:
-    """Seed the global generators of a data worker, to which torch gives the same seed on every rank."""
-    torch.default_generator.manual_seed(_seed_generators(_WORKER, torch.initial_seed(), rank))
-
-
-def seeded_generator(seed: int, iteration: int) -> torch.Generator:
-    """Return a CPU generator for numbers that all ranks share before an iteration, counted from 0."""
-    (word,) = np.random.SeedSequence((_SHARED, seed, iteration)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(word))
 
 
 def run_seed(runner: Runner) -> int:
     """Return the seed that all ranks of a run share; a resumed run without a seed uses its checkpoint's."""
-    own = runner._randomness_cfg.get("diff_rank_seed", False)
-    return runner.seed - runner.rank if own else runner.seed
-
-
-class SampleIndex(int):
-    """An index of a data set, an int, with the key for `seed_sample`: seed, epoch, position.
-
-    A batch sampler may add `seq_len`, the number of patches of the images of its batch.
-    """
-
-    key: tuple[int, int, int]
-    seq_len: int
-
-    def __new__(cls, index: int, key: tuple[int, int, int]) -> "SampleIndex":
-        self = super().__new__(cls, index)
-        self.key = key
-        return self
-
-    def __getnewargs__(self) -> tuple[int, tuple[int, int, int]]:
-        return int(self), self.key
+    differs = runner._randomness_cfg.get("diff_rank_seed", False)
+    return runner.seed - runner.rank if differs else runner.seed
 
 
 class SeededDataset:
@@ -161,13 +96,13 @@ class PositionSampler(Sampler):
 
 @register(HOOKS)
 class BatchPositionHook(Hook):
-    """Writes the number of processes, their batch and the steps of an epoch into `meta` of each checkpoint.
+    """Saves the number of processes, their batch size and the steps of an epoch in the `meta` of each checkpoint.
 
-    Attributes that a hook names in `kept`, which must be of plain Python types, are saved and restored as well.
+    It also saves and restores the attributes that a hook names in `kept`, which must be plain Python values.
 
-    Raises ValueError for a resumed run with another number of steps or another global batch, because positions among
-    the samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
-    global batch. Settings of the optimizer and of its schedules come from the checkpoint, as in MMEngine.
+    Raises ValueError for a resumed run with another number of steps or another global batch, since positions among the
+    samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
+    global batch. The state of the optimizer and of its schedules comes from the checkpoint, as in MMEngine.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -189,11 +124,13 @@ class BatchPositionHook(Hook):
         before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
-        both = f"was written by {_sentence(before)}, and this run has {_sentence(now)}"
+        difference = f"{_sentence(before)}, got {_sentence(now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
-            raise ValueError(f"The checkpoint {both}; resume with the same data and batch, or use load_from.")
-        runner.logger.warning(f"The checkpoint {both}: samples are the same, random numbers of steps differ.")
+            raise ValueError(f"A resumed run must have {difference}; use load_from to begin a run from these weights.")
+        runner.logger.warning(
+            f"The checkpoint was written by {difference}: samples are the same, random numbers of steps differ."
+        )
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:

@@ -52,7 +52,7 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu", mapped: bo
     with torch_config.patch("load.mmap", mapped and zipfile.is_zipfile(path)):
         content = read_checkpoint_file(path, map_location)
     if not isinstance(content, dict):
-        raise ValueError(f"The file {path} holds a {type(content).__name__}, not a checkpoint; give another file.")
+        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
     if isinstance(content.get("meta"), dict):
         # MMEngine runs it as Python when a run resumes; what it writes itself is called "cfg", and is never run.
         content["meta"].pop("config", None)
@@ -68,7 +68,7 @@ def load_from_local(filename: str, map_location: Any = None) -> dict:
 def load_from_http(filename: str, map_location: Any = None) -> dict:
     """Download once, into a folder of torch.hub where pretrained=True does not look, then read as any file.
 
-    Each address has a file of its own. Raises ValueError for a file that cannot be downloaded or is not a checkpoint.
+    Each address has its own file. Raises ValueError for a file that cannot be downloaded or is not a checkpoint.
     """
     try:
         if not is_source(filename):
@@ -77,7 +77,9 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
         entry = Entry("address", "address", _cache_name(filename), (filename,))
         path = download(entry, hub_folder() / "addresses", load_checkpoint_file)
     except ValueError as error:
-        raise ValueError(f"{filename} cannot be fetched ({error}); download it and give its path.") from None
+        raise ValueError(
+            f"{filename} cannot be downloaded ({error}); download it elsewhere, and give its path."
+        ) from None
     return load_checkpoint_file(path, map_location)
 
 
@@ -89,7 +91,9 @@ def _cache_name(address: str) -> str:
 
 
 def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:
-    raise ValueError(f"Checkpoints are not read from {filename}; download the file and give its local path.")
+    raise ValueError(
+        f"load_from must be a file or an address of HTTPS, got {filename}; download the file, and give its path."
+    )
 
 
 def install() -> None:
@@ -107,25 +111,25 @@ def require_checkpoint(path: str) -> None:
 
 
 def find_newest_checkpoint(work_dir: str | Path, since: float = 0.0) -> Path | None:
-    """Return the intact checkpoint that training wrote last in a folder, or None; report and skip damaged ones.
+    """Return the newest intact checkpoint of a folder, or None. Prints why damaged ones are skipped.
 
-    since: leave out files that were written before, a time of files in seconds.
-    The note `last_checkpoint` decides, by its file name alone, because the folder may have moved since; without a
-    usable note it is the highest iteration. If the folder has no checkpoint, the folder in the note
-    is searched, which is the `out_dir` of the hook.
+    The newest one is that in the file `last_checkpoint`, of which the name alone counts, since the folder may have
+    moved. Without a usable name it is the one of the highest iteration. A folder without checkpoints may name another
+    folder there, the `out_dir` of the hook, which is searched instead. since: leave out files with an earlier
+    modification time, in seconds.
     """
     folder = Path(work_dir)
     note = folder / "last_checkpoint"
-    noted = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
-    if noted is not None:
-        if noted.is_file() and not _numbered(folder, since):
-            folder = noted.parent
-        noted = folder / noted.name
-    if noted is not None and _is_written(noted, since) and _iteration_of(noted) is not None:
-        return noted
-    others = [path for path in _numbered(folder, since) if path != noted]
-    found = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
-    return max(found)[1] if found else None
+    newest = Path(note.read_text(errors="replace").strip() or "-") if note.is_file() else None
+    if newest is not None:
+        if newest.is_file() and not _numbered(folder, since):
+            folder = newest.parent
+        newest = folder / newest.name
+    if newest is not None and _is_written(newest, since) and _iteration_of(newest) is not None:
+        return newest
+    others = [path for path in _numbered(folder, since) if path != newest]
+    intact = [(iteration, path) for path in others if (iteration := _iteration_of(path)) is not None]
+    return max(intact)[1] if intact else None
 
 
 def _numbered(folder: Path, since: float) -> list[Path]:

@@ -1,7 +1,7 @@
 """Choose the checkpoint that a run continues from, alike in all processes, also after torchrun has restarted them.
 
-A launcher with `--max-restarts` starts its processes again with the same command. They find its name in the work
-directory, and continue from what their run has written there, not from what an earlier run has left.
+A launcher with `--max-restarts` starts its processes again with the same command. They find the name of their launcher
+in the work directory, and continue from the checkpoints of their own run, not from those of an earlier one.
 """
 
 import json

@@ -16,6 +16,7 @@ from soft_vit.layers.attention.focused import FocusedAttention
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.gaussian import GaussianAttention
 from soft_vit.layers.attention.gla import GatedLinearAttention
+from soft_vit.layers.attention.hedgehog import HedgehogAttention
 from soft_vit.layers.attention.hydra import HydraAttention
 from soft_vit.layers.attention.inline import InLineAttention
 from soft_vit.layers.attention.linear import LinearAttention
@@ -39,6 +40,7 @@ from soft_vit.layers.attention.soft import SoftAttention, SoftNormAttention, Sof
 from soft_vit.layers.attention.softmax import SoftmaxAttention, SoftmaxOneAttention
 from soft_vit.layers.attention.sparse import SparseAttention
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
+from soft_vit.layers.attention.ssm import SSMAttention
 from soft_vit.layers.attention.synthesizer import SynthesizerAttention
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.attention.ttt_glu import TTTGLUAttention
@@ -60,6 +62,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "performer": PerformerAttention,
     "nystrom": NystromAttention,
     "linear": LinearAttention,
+    "hedgehog": HedgehogAttention,
     "local": LocalAttention,
     "atrous": AtrousAttention,
     "sparse": SparseAttention,
@@ -90,6 +93,7 @@ ATTENTIONS: dict[str, type[Attention]] = {
     "rwkv6": RWKV6Attention,
     "mlstm": MLSTMAttention,
     "circulant": CirculantAttention,
+    "ssm": SSMAttention,
     "none": NoAttention,
 }
 """The attention types: name and class."""

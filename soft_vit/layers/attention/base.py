@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
-from soft_vit.layers.embed import tokens_to_map
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
@@ -50,7 +50,14 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as maps `[B, H * D, Y, X]`, zero for padding."""
-    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.feat_size)
+    return tokens_to_map(merge_heads(layout.grid(layout.zero_padded(v))), layout.grid_size)
+
+
+def convolve_grid(x: Tensor, conv: Callable[[Tensor], Tensor], layout: Layout) -> Tensor:
+    """Return tokens `[B, P + N, C]` after a convolution of their map `[B, C, Y, X]`; prefix tokens as they are."""
+    P = layout.num_prefix_tokens
+    grid = map_to_tokens(conv(tokens_to_map(x[:, P:], layout.grid_size)))
+    return torch.cat([x[:, :P], grid], dim=1) if P else grid
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
@@ -213,7 +220,7 @@ class Attention(nn.Module):
         )
         if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
             return layout
-        maps = layout.grid_mask.unflatten(1, layout.feat_size)
+        maps = layout.grid_mask.unflatten(1, layout.grid_size)
         if (maps[:, 1:] & ~maps[:, :-1]).any() or (maps[:, :, 1:] & ~maps[:, :, :-1]).any():
             raise ValueError("key_padding_mask must be False on the right of a map or below, got padding elsewhere.")
         return layout
@@ -324,8 +331,8 @@ class SelfAttention(Attention):
         super().__init__(dim, num_heads, **options)
         dd = self.device_and_dtype(options)
         for name, parts in self.projections.items():
-            self.add_module(name, nn.Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
-        self.proj = nn.Linear(dim, dim, **dd)
+            self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -338,12 +345,12 @@ class SelfAttention(Attention):
 
     def project(self, x: Tensor) -> list[Tensor]:
         """Project tokens `[B, P + N, C]` to queries, keys and values, each `[B, H, P + N, C / H]`."""
-        layers = ((linear(x, getattr(self, name)), parts) for name, parts in self.projections.items())
+        layers = ((getattr(self, name)(x), parts) for name, parts in self.projections.items())
         return [part for y, parts in layers for part in split_parts(y, len(parts), self.num_heads)]
 
     def output(self, x: Tensor) -> Tensor:
         """Project the heads' results `[B, H, P + N, C / H]` to tokens `[B, P + N, C]`."""
-        return self.proj_drop(linear(merge_heads(x), self.proj))
+        return self.proj_drop(self.proj(merge_heads(x)))
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)

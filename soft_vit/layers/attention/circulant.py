@@ -4,9 +4,10 @@ from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import get_device_dtype
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, check_heads
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.circulant import attend_by_displacement
 from soft_vit.ops.layout import Layout
 
@@ -24,7 +25,7 @@ class CirculantAttention(SelfAttention):
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
-        self.gate = nn.Linear(dim, dim, **get_device_dtype(self))
+        self.gate = Linear(dim, dim, **get_device_dtype(self))
         self.projections = {**self.projections, "gate": "g"}  # type: ignore[misc]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

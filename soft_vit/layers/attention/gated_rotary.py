@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.numerics import at_least_float32
@@ -45,9 +45,9 @@ class GatedRotaryAttention(Attention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         dd = self.device_and_dtype(options)
-        self.qkvo = nn.Linear(dim, 4 * dim, bias=qkv_bias, **dd)
+        self.qkvo = Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -59,10 +59,10 @@ class GatedRotaryAttention(Attention):
         return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v, gate = split_parts(linear(x, self.qkvo), 4, self.num_heads)
+        q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
-        return self.proj_drop(linear(merge_heads(gated(mixed, gate, x.shape[2])), self.proj))
+        return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
 
 
 class GatedRotarySoftmaxAttention(GatedRotaryAttention):

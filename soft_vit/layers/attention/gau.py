@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.plain import is_plain
+from soft_vit.layers.plain import Linear, may_read_weight
 from soft_vit.ops.chunked import computes_parts
 from soft_vit.ops.gau import linear_unit, quadratic_unit
 from soft_vit.ops.layout import Layout
@@ -54,13 +54,13 @@ class GatedAttentionUnit(Attention):
             self.declare(cost="N^2", needs_order=False)
         self.chunk_size = at_least("chunk_size", chunk_size)
         self.attn_drop = attn_drop
-        self.uv = nn.Linear(dim, 2 * width, bias=qkv_bias, **dd)
-        self.z = nn.Linear(dim, qk_dim, bias=qkv_bias, **dd)
+        self.uv = Linear(dim, 2 * width, bias=qkv_bias, **dd)
+        self.z = Linear(dim, qk_dim, bias=qkv_bias, **dd)
         # Queries and keys of the quadratic and, behind them, of the linear part.
         copies = 2 if form == "quadratic" else 4
         self.scale = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.offset = nn.Parameter(torch.empty(copies, qk_dim, **dd))
-        self.proj = nn.Linear(width, dim, **dd)
+        self.proj = Linear(width, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
@@ -90,7 +90,7 @@ class GatedAttentionUnit(Attention):
             return quadratic_unit(v, z, weights, layout.mask, gate, self.dropout_p)
         if z_source is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
             x, layer = z_source
-            if is_plain(layer, nn.Linear):
+            if may_read_weight(layer):
                 z, weights = x, [*weights, *(weight for weight in (layer.weight, layer.bias) if weight is not None)]
         return linear_unit(v, z, weights, layout.mask, gate, self.chunk_size, self.dropout_p)
 

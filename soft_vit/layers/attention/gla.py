@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, grid_maps
-from soft_vit.layers.embed import map_to_tokens
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.gated import gated_linear_attention
 from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32
@@ -64,12 +64,12 @@ class GatedLinearAttention(Attention):
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
-        self.qkv_proj = nn.Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
-        self.gk_proj = nn.Sequential(nn.Linear(dim, rank, bias=False, **dd), nn.Linear(rank, 2 * self.key_width, **dd))
+        self.qkv_proj = Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
+        self.gk_proj = nn.Sequential(Linear(dim, rank, bias=False, **dd), Linear(rank, 2 * self.key_width, **dd))
         self.g_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
         self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
-        self.g_proj = nn.Linear(dim, dim, **dd)
-        self.proj = nn.Linear(dim, dim, bias=False, **dd)
+        self.g_proj = Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, bias=False, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(
@@ -80,10 +80,7 @@ class GatedLinearAttention(Attention):
         return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        u = map_to_tokens(self.in_proj(grid_maps(x[:, None], layout)))
-        if layout.num_prefix_tokens:
-            u = torch.cat([x[:, : layout.num_prefix_tokens], u], dim=1)
-        u = self.act(u)
+        u = self.act(convolve_grid(x, self.in_proj, layout))
         sizes, width = [self.key_width] * 2, x.shape[2]
         q, k, v = (split_heads(part, self.num_heads) for part in self.qkv_proj(u).split([*sizes, width], dim=-1))
         log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER

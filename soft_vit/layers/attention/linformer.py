@@ -38,7 +38,7 @@ def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
 
     Prefix tokens stay as they are.
     """
-    projected = resample_projection(weight, layout.feat_size).flatten(2) @ layout.grid(x)
+    projected = resample_projection(weight, layout.grid_size).flatten(2) @ layout.grid(x)
     P = layout.num_prefix_tokens
     return torch.cat([x[:, :, :P], projected], dim=2) if P else projected
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import depthwise_conv, grid_maps
 from soft_vit.layers.embed import channels_last, tokens_to_map
-from soft_vit.layers.plain import is_plain
+from soft_vit.layers.plain import may_read_weight
 from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least
 
@@ -28,7 +28,7 @@ def local_conv(
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:
     """Return values `[B, H, P + N, D]` as a map of each head, `[B * H, D, Y, X]`, zero for padding."""
-    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.feat_size)
+    return tokens_to_map(layout.grid(layout.zero_padded(v)).flatten(0, 1), layout.grid_size)
 
 
 def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
@@ -39,7 +39,7 @@ def add_to_heads(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:
 def local_result(v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
     """Convolve values `[B, H, P + N, D]` on their map, with the one kernel of each head; zero at prefix tokens."""
     num_heads, maps = v.shape[1], grid_maps(v, layout)
-    if not is_plain(conv, nn.Conv2d):
+    if not may_read_weight(conv):
         of_channels = maps.unflatten(1, (num_heads, -1)).transpose(1, 2)
         maps = conv(of_channels.flatten(0, 1)).unflatten(0, of_channels.shape[:2]).transpose(1, 2).flatten(1, 2)
     else:

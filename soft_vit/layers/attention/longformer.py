@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, ScoreAttention, Traits
 from soft_vit.layers.attention.local import check_kernel_size
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.landmarks import grid_limit
 from soft_vit.ops.layout import Layout, split_heads, split_parts
 from soft_vit.ops.longformer import global_tokens, longformer_attention
@@ -43,8 +43,8 @@ class LongformerAttention(ScoreAttention):
         dd = get_device_dtype(self)
         self.kernel_size = check_kernel_size(kernel_size)
         self.global_grid = grid_limit("global_grid", global_grid, self.sequence) or (1, 1)
-        self.q_global = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.kv_global = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        self.q_global = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.kv_global = Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         # Swaps start them as the others, as published.
         self.projections = {**self.projections, "q_global": "q", "kv_global": "kv"}  # type: ignore[misc]
 
@@ -56,7 +56,7 @@ class LongformerAttention(ScoreAttention):
         return longformer_attention(q, k, v, *of_global, layout, self.kernel_size, self.global_grid, *how)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = split_parts(linear(x, self.qkv), 3, self.num_heads)
+        q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
         x_global = x[:, global_tokens(layout, self.global_grid, x.device)]
         q_global = split_heads(self.q_global(x_global), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts
 from soft_vit.ops.rotary_linear import mila_attention
 
@@ -29,7 +29,7 @@ class MilaAttention(Attention):
         dd = self.device_and_dtype(options)
         if dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
-        self.qk = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        self.qk = Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 3, self.sequence, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -37,7 +37,7 @@ class MilaAttention(Attention):
         return mila_attention(q, k, v, layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k = split_parts(linear(x, self.qk), 2, self.num_heads)
+        q, k = split_parts(self.qk(x), 2, self.num_heads)
         v = split_heads(x, self.num_heads)
         y = self.attend(self.queries(q, layout, rotate), self.keys(k, layout, rotate), v, layout)
         return self.proj_drop(merge_heads(add_to_grid(y, self.lepe(grid_maps(v, layout)), layout)))

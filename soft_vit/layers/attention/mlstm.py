@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv, zero_padding
-from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv, zero_padding
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.mlstm import CLOSED, mlstm
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -124,7 +123,7 @@ class MLSTMAttention(Attention):
         dd = self.device_and_dtype(options)
         self.direction = check_choice("direction", direction, get_args(Direction))
         inner = 2 * dim
-        self.proj_up = nn.Linear(dim, 2 * inner, bias=bias, **dd)
+        self.proj_up = Linear(dim, 2 * inner, bias=bias, **dd)
         self.conv: nn.Conv1d | nn.Conv2d
         if conv1d:
             self.conv = nn.Conv1d(inner, inner, 4, groups=inner, **dd)
@@ -135,7 +134,7 @@ class MLSTMAttention(Attention):
         self.q_proj, self.k_proj, self.v_proj = (GroupedLinear(inner, bias, **dd) for _ in range(3))
         self.mlstm_cell = MLSTMCell(inner, num_heads, bias, **dd)
         self.learnable_skip = nn.Parameter(torch.empty(inner, **dd))
-        self.proj_down = nn.Linear(inner, dim, bias=bias, **dd)
+        self.proj_down = Linear(inner, dim, bias=bias, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
@@ -157,12 +156,10 @@ class MLSTMAttention(Attention):
         dims = [2, 3] if self.direction == "backward" else []
         if isinstance(self.conv, nn.Conv1d):
             return self.conv(F.pad(x.mT.flip(dims[:1]), (3, 0))).flip(dims[:1]).mT
-        grid = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.feat_size)
-        grid = map_to_tokens(self.conv(grid.flip(dims)).flip(dims))
-        return torch.cat([x[:, : layout.num_prefix_tokens], grid], dim=1) if layout.num_prefix_tokens else grid
+        return convolve_grid(x, lambda grid: self.conv(grid.flip(dims)).flip(dims), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        a, z = linear(x, self.proj_up).chunk(2, dim=2)
+        a, z = self.proj_up(x).chunk(2, dim=2)
         s = F.silu(self.convolve(zero_padding(a, layout.mask), layout))
         q, k, v = self.q_proj(s), self.k_proj(s), self.v_proj(a)
         cell, qkv = self.mlstm_cell, torch.cat([q, k, v], dim=2)
@@ -173,4 +170,4 @@ class MLSTMAttention(Attention):
             h = h * (1 + at_least_float32(cell.outnorm.weight))
             h = h if cell.outnorm.bias is None else h + at_least_float32(cell.outnorm.bias)
         y = torch.addcmul(h.to(s.dtype), self.learnable_skip.to(s.dtype), s) * F.silu(z)
-        return self.proj_drop(linear(y, self.proj_down))
+        return self.proj_drop(self.proj_down(y))

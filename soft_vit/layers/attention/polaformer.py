@@ -7,7 +7,7 @@ from timm.layers import get_device_dtype
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.polaformer import halved, polaformer_attention, unhalved
 
@@ -23,7 +23,7 @@ class PolaFormerAttention(PositionalKeyAttention):
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, **options)
         dd = get_device_dtype(self)
-        self.g = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.g = Linear(dim, dim, bias=qkv_bias, **dd)
         self.projections = {**self.projections, "g": "g"}  # type: ignore[misc]
         self.power = nn.Parameter(torch.zeros(1, num_heads, 1, self.head_dim, **dd))
 
@@ -42,4 +42,4 @@ class PolaFormerAttention(PositionalKeyAttention):
         return unhalved(x, self.head_dim)
 
     def gated(self, mixed: Tensor, x: Tensor) -> Tensor:
-        return mixed * linear(x, self.g)
+        return mixed * self.g(x)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
-from soft_vit.layers.mlp import linear
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -20,7 +19,7 @@ NO_MASK = "its encoding of keys belongs to positions"
 
 def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
     """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the positions of a map, resampled to their map."""
-    return k + layout.pad_prefix(resample_pos_embed(positions, grid_size, layout.feat_size, mode="bicubic"))
+    return k + layout.pad_prefix(resample_pos_embed(positions, grid_size, layout.grid_size, mode="bicubic"))
 
 
 def unscaled(x: Tensor, scale: Tensor) -> Tensor:
@@ -73,13 +72,13 @@ class PositionalKeyAttention(SelfAttention):
         return mixed
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        q, k, v = linear(x, self.qkv).chunk(3, dim=-1)
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
         k = add_positions(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         mixed = self.joined(self.attend(q, k, self.values(v), layout))
         mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
-        return self.proj_drop(linear(self.gated(merge_heads(mixed), x), self.proj))
+        return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         encoding = self.positional_encoding

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rwkv import biwkv
@@ -23,7 +23,7 @@ def shift_quarters(x: Tensor, layout: Layout, groups: int = 1) -> Tensor:
     groups: number of runs of channels. Of each run, the first quarter comes from the left neighbour, the others from
     the right one, from above and from below. Prefix tokens have no neighbours.
     """
-    grid = x[:, layout.num_prefix_tokens :].unflatten(1, layout.feat_size).unflatten(3, (groups, -1))
+    grid = x[:, layout.num_prefix_tokens :].unflatten(1, layout.grid_size).unflatten(3, (groups, -1))
     left, right, above, below = F.pad(grid, (0, 0, 0, 0, 1, 1, 1, 1)).tensor_split(4, dim=-1)
     parts = left[:, 1:-1, :-2], right[:, 1:-1, 2:], above[:, :-2, 1:-1], below[:, 2:, 1:-1]
     return layout.pad_prefix(torch.cat(parts, dim=-1).flatten(3).flatten(1, 2))
@@ -79,7 +79,7 @@ class RWKVAttention(Attention):
         self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (
             nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(3)
         )
-        self.key, self.value, self.receptance, self.output = (nn.Linear(dim, dim, bias=False, **dd) for _ in range(4))
+        self.key, self.value, self.receptance, self.output = (Linear(dim, dim, bias=False, **dd) for _ in range(4))
         self.out_norm = nn.LayerNorm(dim, **dd) if out_norm else nn.Identity()
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
@@ -104,8 +104,8 @@ class RWKVAttention(Attention):
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         shifted = shift_quarters(x, layout)
-        k = linear(mixed(x, shifted, self.spatial_mix_k), self.key)
-        v = linear(mixed(x, shifted, self.spatial_mix_v), self.value)
-        gate = linear(mixed(x, shifted, self.spatial_mix_r), self.receptance).sigmoid()
+        k = self.key(mixed(x, shifted, self.spatial_mix_k))
+        v = self.value(mixed(x, shifted, self.spatial_mix_v))
+        gate = self.receptance(mixed(x, shifted, self.spatial_mix_r)).sigmoid()
         y = self.attend(k.mT[..., None], v.mT[..., None], layout).squeeze(3).mT.to(gate.dtype)
-        return self.proj_drop(linear(gate * self.out_norm(y), self.output))
+        return self.proj_drop(self.output(gate * self.out_norm(y)))

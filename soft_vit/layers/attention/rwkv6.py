@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.rwkv import ramp, shift_quarters, zigzag
 from soft_vit.layers.attention.vssd import LIMIT
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.rwkv6 import rwkv6
@@ -62,7 +62,7 @@ class RWKV6Attention(Attention):
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, **dd)))
         self.receptance, self.key, self.value, self.gate, self.output = (
-            nn.Linear(dim, dim, bias=False, **dd) for _ in range(5)
+            Linear(dim, dim, bias=False, **dd) for _ in range(5)
         )
         self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -95,12 +95,12 @@ class RWKV6Attention(Attention):
         shares = shares + low.permute(2, 0, 1, 3) @ self.time_maa_w2[:, None]
         xw, xk, xv, xr, xg = (x + step * shares).to(x.dtype)
         pairs = (xr, self.receptance), (xk, self.key), (xv, self.value)
-        r, k, v = (split_heads(linear(y, layer), self.num_heads) for y, layer in pairs)
-        gate = F.silu(linear(xg, self.gate))
+        r, k, v = (split_heads(layer(y), self.num_heads) for y, layer in pairs)
+        gate = F.silu(self.gate(xg))
         low = at_least_float32((xw @ self.time_decay_w1).tanh() @ self.time_decay_w2)
         log_decay = -(self.time_decay + low).clamp(max=STRONGEST).exp()
         y = self.attend(r, k, v, split_heads(log_decay, self.num_heads), layout)
         with full_precision(x):
             y = merge_heads(F.layer_norm(y.clamp(-LIMIT, LIMIT), y.shape[3:], eps=self.ln_x.eps))
             y = torch.addcmul(at_least_float32(self.ln_x.bias), y, at_least_float32(self.ln_x.weight))
-        return self.proj_drop(linear(y.to(gate.dtype) * gate, self.output))
+        return self.proj_drop(self.output(y.to(gate.dtype) * gate))

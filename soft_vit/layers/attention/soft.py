@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
-from soft_vit.layers.plain import is_plain
+from soft_vit.layers.plain import Linear, may_read_weight
 from soft_vit.ops.landmarks import (
     NO_MASK_ON_A_MAP,
     Limit,
@@ -54,7 +54,7 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 
     A head's map and matrix are views of that layout, so that no head is ever copied.
     """
-    if not is_plain(linear, nn.Linear):
+    if not may_read_weight(linear):
         y = scale * linear(x).mT
     elif linear.bias is None:
         y = scale * torch.bmm(expanded_weight(linear, x.shape[0]), x.mT)
@@ -67,7 +67,7 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
     """Project heads `[B, H, N, D]`, laid out as by `project_to_heads`, to tokens `linear(x)` `[B, N, C]`."""
     x = x.mT.flatten(1, 2).mT
-    if not is_plain(linear, nn.Linear) or linear.bias is None:
+    if not may_read_weight(linear) or linear.bias is None:
         return linear(x)
     return torch.baddbmm(cast_for_autocast(linear.bias), x, expanded_weight(linear, x.shape[0]).mT)
 
@@ -158,8 +158,8 @@ class SoftAttention(Attention):
             refusal = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
         self.declare(mask_refusal=refusal)
 
-        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
+        self.q = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.v = Linear(dim, dim, bias=qkv_bias, **dd)
         self.window = window(self.sr_ratio, self.sequence)
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
@@ -169,7 +169,7 @@ class SoftAttention(Attention):
         is_learned = self.default_learned_bandwidth if learned_bandwidth is None else learned_bandwidth
         self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if is_learned else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def reset_parameters(self) -> None:
@@ -179,7 +179,7 @@ class SoftAttention(Attention):
 
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
-        maps = layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.feat_size)
+        maps = layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.grid_size)
         exist = None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)

@@ -46,6 +46,6 @@ class SparseAttention(ScoreAttention):
             self.declare(cost="N^2/k^2", mask_refusal=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        dilation = self.dilation or default_dilation(layout.feat_size)
+        dilation = self.dilation or default_dilation(layout.grid_size)
         kernel_size = self.kernel_size or max(3, dilation + 1 - dilation % 2)
         return sparse_attention(q, k, v, layout, kernel_size, dilation, self.dropout_p, self.fused_attn)

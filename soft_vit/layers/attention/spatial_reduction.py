@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, pad_to_window
 from soft_vit.layers.embed import tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.landmarks import window_averages
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts, window
 from soft_vit.ops.softmax import dot_product_attention
@@ -45,12 +46,12 @@ class SpatialReductionAttention(Attention):
         if linear:
             self.declare(cost="N", mask_refusal="its 49 windows divide a full map")
         self.attn_drop = attn_drop
-        self.q = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.kv = nn.Linear(dim, 2 * dim, bias=qkv_bias, **dd)
+        self.q = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.kv = Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         self.window = window(1 if linear else sr_ratio, self.sequence)
         self.sr = nn.Conv2d(dim, dim, self.window, stride=self.window, **dd) if linear or sr_ratio > 1 else None
         self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def reduce(self, x: Tensor, layout: Layout) -> Tensor:
@@ -58,7 +59,7 @@ class SpatialReductionAttention(Attention):
         if self.sr is None or self.norm is None:
             return x
         P = layout.num_prefix_tokens
-        maps = tokens_to_map(x[:, P:], layout.feat_size)
+        maps = tokens_to_map(x[:, P:], layout.grid_size)
         if self.linear:
             # A smaller map is spread over the grid, as published.
             maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
@@ -76,7 +77,7 @@ class SpatialReductionAttention(Attention):
         mask = layout.mask
         if mask is not None and self.sr is not None:
             P, (height, width) = layout.num_prefix_tokens, self.window
-            maps = pad_to_window(mask[:, P:].unflatten(1, layout.feat_size), self.window)
+            maps = pad_to_window(mask[:, P:].unflatten(1, layout.grid_size), self.window)
             # Padding is on the right and below: its first column and row tell how many windows each image has.
             sides = maps[:, height - 1 :: height, 0], maps[:, 0, width - 1 :: width]
             rows, columns = (side | (torch.arange(side.shape[1], device=side.device) == 0) for side in sides)

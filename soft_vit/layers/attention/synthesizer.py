@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
 from soft_vit.layers.embed import interpolate_maps
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, check_choice
 
@@ -60,7 +61,7 @@ class DenseScores(Scores):
         super().__init__()
         dd = {"device": device, "dtype": dtype}
         self.head_dim = check_heads(dim, num_heads)
-        self.hidden = nn.Linear(dim, dim, **dd)
+        self.hidden = Linear(dim, dim, **dd)
         self.weight = nn.Parameter(torch.empty(num_heads, self.head_dim, *feat_size, **dd))
         self.bias = nn.Parameter(torch.empty(num_heads, 1, *feat_size, **dd))
         self.reset_parameters()
@@ -125,8 +126,8 @@ class SynthesizerAttention(Attention):
         source = (DenseScores if scores == "dense" else RandomScores)(dim, num_heads, feat_size, **dd)
         # Its parameters are named by the form: scores.dense.weight.
         self.scores = nn.ModuleDict({scores: source})  # type: ignore[assignment]  # a ModuleDict knows no types
-        self.v = nn.Linear(dim, dim, bias=qkv_bias, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.v = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     @property
@@ -142,7 +143,7 @@ class SynthesizerAttention(Attention):
         return weights.to(v.dtype) @ v
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
-        P, scores = layout.num_prefix_tokens, self.source(x, layout.feat_size)
+        P, scores = layout.num_prefix_tokens, self.source(x, layout.grid_size)
         if P:
             # Prefix tokens get a score of zero. Those of random scores also give zero to all, as they have no row.
             scores = F.pad(scores, (P, 0, x.shape[1] - scores.shape[2], 0))

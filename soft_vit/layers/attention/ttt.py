@@ -7,7 +7,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.mlp import linear
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, window
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.ttt import conv_branch, gated_branch
@@ -42,11 +42,11 @@ class TTTAttention(Attention):
         if rope and dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.rope = rope
-        self.qkv = nn.Linear(dim, 3 * dim + 3 * d, bias=qkv_bias, **dd)
+        self.qkv = Linear(dim, 3 * dim + 3 * d, bias=qkv_bias, **dd)
         self.w1 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
         self.w2 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
         self.w3 = nn.Parameter(torch.empty(d, 1, *window(3, self.sequence), **dd))
-        self.proj = nn.Linear(dim + d, dim, **dd)
+        self.proj = Linear(dim + d, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
@@ -58,7 +58,7 @@ class TTTAttention(Attention):
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         width, d = self.num_heads * self.head_dim, self.head_dim
         # Not slices, whose gradients are each as large as x.
-        *of_heads, q_conv, k_conv, v_conv = linear(x, self.qkv).split([width] * 3 + [d] * 3, dim=-1)
+        *of_heads, q_conv, k_conv, v_conv = self.qkv(x).split([width] * 3 + [d] * 3, dim=-1)
         q, k, v = (split_heads(part, self.num_heads) for part in of_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         if self.rope:
@@ -67,4 +67,4 @@ class TTTAttention(Attention):
         gated = merge_heads(gated_branch(q, k, v, self.w1, self.w2, layout))
         q, k, v = (split_heads(part, d) for part in (q_conv, k_conv, v_conv))
         convolved = merge_heads(conv_branch(q, k, v, self.w3.transpose(0, 1), layout))
-        return self.proj_drop(linear(torch.cat([gated, convolved], dim=-1), self.proj))
+        return self.proj_drop(self.proj(torch.cat([gated, convolved], dim=-1)))

@@ -7,6 +7,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.ttt import trained_unit
 
@@ -35,10 +36,10 @@ class TTTGLUAttention(Attention):
     ) -> None:
         super().__init__(dim, num_heads, key_norm=key_norm, qk_conv=qk_conv, **options)
         dd = self.device_and_dtype(options)
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias, **dd)
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         for name in ("w1", "w2", "w3"):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, self.head_dim, self.head_dim, **dd)))
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.vssd import vssd_attention
@@ -22,6 +23,13 @@ from soft_vit.ops.vssd import vssd_attention
 MIN_STEP, MAX_STEP = 1e-3, 0.1
 # Of results before their LayerNorm, which squares them in fp32.
 LIMIT = 1e16
+
+
+def draw_steps(bias: Tensor) -> None:
+    """Draw numbers, in place, whose softplus are step sizes from 0.001 to 0.1 on a logarithmic scale."""
+    step = bias.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
+    # The inverse of softplus.
+    step.add_(torch.log(-torch.expm1(-step)))
 
 
 class VSSDAttention(Attention):
@@ -41,13 +49,13 @@ class VSSDAttention(Attention):
         dd = self.device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
-        self.in_proj = nn.Linear(dim, sum(self.parts), bias=False, **dd)
+        self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)
         self.conv2d = depthwise_conv(inner + state, 3, self.sequence, **dd)
         self.dt_bias = nn.Parameter(torch.empty(num_heads, **dd))
         self.A_log = nn.Parameter(torch.empty(num_heads, **dd))
         self.D = nn.Parameter(torch.empty(num_heads, **dd))
         self.norm = nn.LayerNorm(inner, **dd)
-        self.out_proj = nn.Linear(inner, dim, bias=False, **dd)
+        self.out_proj = Linear(inner, dim, bias=False, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
@@ -56,9 +64,7 @@ class VSSDAttention(Attention):
         """Draw the weights' factors from 1 to 16, and step sizes from 0.001 to 0.1 on a logarithmic scale."""
         self.A_log.uniform_(1, 16).log_()
         self.D.fill_(1)
-        step = self.dt_bias.uniform_(math.log(MIN_STEP), math.log(MAX_STEP)).exp_()
-        # The inverse of softplus.
-        step.add_(torch.log(-torch.expm1(-step)))
+        draw_steps(self.dt_bias)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
         return vssd_attention(q, k, v, weights, layout)
@@ -66,7 +72,7 @@ class VSSDAttention(Attention):
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""
         P = layout.num_prefix_tokens
-        grid = map_to_tokens(self.conv2d(tokens_to_map(x[:, P:], layout.feat_size)))
+        grid = map_to_tokens(self.conv2d(tokens_to_map(x[:, P:], layout.grid_size)))
         if not P:
             return grid
         prefix = self.conv2d(x[:, :P].reshape(-1, x.shape[2], 1, 1)).view(-1, P, x.shape[2])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.plain import Linear
 from soft_vit.ops.inline import KERNEL, convolve_each_image
 from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -86,7 +87,7 @@ class DynamicLinear(nn.Module):
         self.b = nn.Parameter(torch.empty(out_dim, **dd))
         self.w1 = nn.Parameter(torch.empty(dim // 4, dim, **dd))
         self.w2 = nn.Parameter(torch.empty(out_dim // 4, out_dim, **dd))
-        self.wfm = nn.Linear(dim, dim // 4 + out_dim // 4, **dd)
+        self.wfm = Linear(dim, dim // 4 + out_dim // 4, **dd)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -97,11 +98,11 @@ class DynamicLinear(nn.Module):
     def pooled(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor | None]:
         """Return averages `[B, M, C]` of tokens, and as bool `[B, M]` which are those of whole windows; None: all."""
         grid, mask = x[:, layout.num_prefix_tokens :], layout.grid_mask
-        if layout.feat_size[0] < self.window[0] or layout.feat_size[1] < self.window[1]:
+        if layout.grid_size[0] < self.window[0] or layout.grid_size[1] < self.window[1]:
             return grid[:, :0], None
-        averages = map_to_tokens(F.avg_pool2d(tokens_to_map(grid, layout.feat_size), self.window))
+        averages = map_to_tokens(F.avg_pool2d(tokens_to_map(grid, layout.grid_size), self.window))
         if mask is not None:
-            mask = F.avg_pool2d(mask.unflatten(1, layout.feat_size).float(), self.window).flatten(1) == 1
+            mask = F.avg_pool2d(mask.unflatten(1, layout.grid_size).float(), self.window).flatten(1) == 1
         return averages, mask
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -110,7 +111,7 @@ class DynamicLinear(nn.Module):
         k, v = self.wfm(averages).split([len(self.w1), len(self.w2)], dim=-1)
         k, v = zero_padding(F.silu(k) @ self.w1, mask), F.silu(v) @ self.w2
         with full_precision(x):
-            count: Any = layout.feat_size[0] * layout.feat_size[1]
+            count: Any = layout.grid_size[0] * layout.grid_size[1]
             if layout.grid_mask is not None:
                 count = layout.grid_mask.sum(1).clamp(min=1)[:, None, None]
             m = at_least_float32(k).mT @ at_least_float32(v) * k.shape[-1] ** -0.5 / count
@@ -138,12 +139,12 @@ class WeightFormerAttention(Attention):
         dd = self.device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
-        self.proj = nn.Linear(dim, dim, **dd)
+        self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         mask = layout.grid_mask
-        maps = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.feat_size)
-        local = map_to_tokens(self.conv(maps, None if mask is None else mask.unflatten(1, layout.feat_size)))
+        maps = tokens_to_map(x[:, layout.num_prefix_tokens :], layout.grid_size)
+        local = map_to_tokens(self.conv(maps, None if mask is None else mask.unflatten(1, layout.grid_size)))
         x = zero_padding(x + layout.pad_prefix(local), layout.mask)
         return self.proj_drop(self.proj(F.gelu(self.linear(x, layout))))

@@ -8,6 +8,7 @@ Letters: B batch, H heads, N tokens, M bottleneck tokens, D channels of a head.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from soft_vit.ops.landmarks import Limit, average_tokens, grid_limit, isolate_missing
@@ -70,7 +71,8 @@ def soft_attention_with_options(
         dtype = v.dtype
         q, bottleneck, v = at_least_float32(q), at_least_float32(bottleneck), at_least_float32(v)
         unrolled = options.inverse == "newton" and options.newton_gradient == "unrolled"
-        if options.inverse == "eigh" or unrolled or in_transform():
+        # Exported graphs have the operators of the formula: few runtimes know those of the blocked form, such as exp2.
+        if options.inverse == "eigh" or unrolled or in_transform() or torch.compiler.is_exporting():
             x = attend(q, bottleneck, v, options)
         else:
             x = BlockedAttention.apply(q, bottleneck, v, options).mT.unflatten(0, q.shape[:2])

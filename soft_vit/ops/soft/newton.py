@@ -136,7 +136,7 @@ def newton_inverse(
     check_choice("gradient", gradient, get_args(NewtonGradient))
     with full_precision(a):
         a = at_least_float32(a)
-        if gradient == "closed_form" and not in_transform():
+        if gradient == "closed_form" and not in_transform() and not torch.compiler.is_exporting():
             return _NewtonInverse.apply(a, iters, ridge, start)
         return newton_iterates(a, iters, ridge, start)
 

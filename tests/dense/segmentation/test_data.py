@@ -109,6 +109,18 @@ def test_an_image_fits_into_the_scale(size, expected):
     assert resize_within(size[::-1], (512, 2048)) == expected[::-1]
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"), [((512, 683), (512, 704)), ((480, 640), (512, 704)), ((1000, 500), (1024, 512))]
+)
+def test_sides_are_rounded_up_to_multiples(size, expected):
+    """As the authors of EfficientViT resize ADE20K: the longer side is `ceil(long / short * 512 / 32) * 32`."""
+    given = picture(*size)
+    resize = SegResize((512, 512), max_ratio=100, divisor=32, interpolation="bicubic")
+    found = resize.transform(given)
+    assert found["img"].shape[1:] == expected
+    assert found["gt_seg_map"] is given["gt_seg_map"]
+
+
 @pytest.mark.parametrize("factor", [0.5, 1.7])
 def test_labels_are_resized_with_their_image_except_in_a_test(factor):
     given = picture(64, 96)

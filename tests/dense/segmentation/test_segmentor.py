@@ -1,19 +1,31 @@
 """Segmentors and their metric."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import timm
 import torch
 from engine.runs import NARROW
 from mmengine.structures import BaseDataElement, PixelData
+from PIL import Image
 from torch.nn import functional as F
 
+from soft_vit.data.label_maps import label_set
 from soft_vit.dense.segmentation import SegmentationMetric
+from soft_vit.dense.segmentation.metric import confusion
 from soft_vit.dense.segmentation.segmentor import TimmSegmentor, slide
+from soft_vit.engine.evaluate import evaluate
+from soft_vit.predict import load_predictor, predict_files
+from soft_vit.weights.load import load_into
+
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 # Segmentors of any backbone and decoder: losses, gradients, sizes, and how they look at a picture.
 
 
 DECODERS = {"upernet": {"channels": 16}, "fpn": {"channels": 32, "pyramid_channels": 16}}
+DECODERS["efficientvit"] = {"channels": 16, "depth": 1, "out_expand": 2}
 
 
 def segmentor(kind="upernet", **options):
@@ -28,7 +40,7 @@ def labelled(*shape):
     return BaseDataElement(gt_sem_seg=PixelData(data=torch.randint(0, 11, (1, *shape), dtype=torch.uint8)))
 
 
-@pytest.mark.parametrize("kind", ["upernet", "fpn"])
+@pytest.mark.parametrize("kind", DECODERS)
 def test_losses_are_float32_under_autocast_and_every_parameter_gets_a_gradient(kind):
     """DDP without find_unused_parameters waits for each of them."""
     model = segmentor(kind)
@@ -60,7 +72,7 @@ def test_the_loss_of_a_batch_without_labels_is_zero():
     assert sum(segmentor()(torch.randn(2, 3, 64, 64), [sample, sample], mode="loss").values()) == 0
 
 
-@pytest.mark.parametrize("kind", ["upernet", "fpn"])
+@pytest.mark.parametrize("kind", DECODERS)
 def test_each_pixel_of_an_original_of_any_size_gets_a_class(kind):
     model = segmentor(kind).eval()
     for size, original in (((64, 64), (64, 64)), ((65, 97), (50, 70)), ((97, 203), (130, 99)), ((7, 300), (8, 299))):
@@ -113,6 +125,81 @@ def test_bad_options_are_refused(options, sentence):
         TimmSegmentor(
             **{"backbone": {"model_name": "soft_pico"}, "decoder": DECODERS["upernet"], "num_classes": 11, **options}
         )
+
+
+# Released files of EfficientViT are those of its segmentors; a test counts what its maps say, and a drawing has the
+# colours of the data set.
+
+SLIM = {"widths": (8, 8, 16, 24, 32), "depths": (1, 0, 1, 1, 1), "head_dim": 8}
+
+
+def released_efficientvit(neck: dict, **options) -> tuple[torch.nn.Module, dict]:
+    """Return a small timm model, whose features differ from image to image, and its weights as they are released."""
+    torch.manual_seed(0)
+    name = "efficientvit_seg_b1_cityscapes"
+    model = timm.create_model(name, **SLIM, neck=neck, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model, model.to_released(model.state_dict())
+
+
+@pytest.mark.parametrize("head", [None, 3])
+def test_a_released_file_becomes_a_segmentor(head):
+    decoder = {"channels": 16, "depth": 2, "out_expand": 4}
+    model, released = released_efficientvit(decoder)
+    backbone = {"model_name": "efficientvit_seg_b1_cityscapes", **SLIM}
+    given = TimmSegmentor(backbone, {"kind": "efficientvit", **decoder}, head or 19).eval()
+    report = load_into(given, released, "fit" if head else "strict", strict=not head)
+    assert report.new == (["head.conv.weight", "head.conv.bias"] if head else [])
+    x = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        assert torch.equal(given.decoder(given.backbone(x)), model.forward_features(x))
+        if head is None:
+            torch.testing.assert_close(given(x), F.interpolate(model(x), size=(64, 96), mode="bicubic"))
+            sample = BaseDataElement(metainfo={"ori_shape": (50, 71)})
+            classes = given.predict(x[0], sample).pred_sem_seg.data
+            assert torch.equal(classes, F.interpolate(model(x), size=(50, 71), mode="bicubic").argmax(1))
+    with pytest.raises(ValueError, match="TimmSegmentor"):
+        load_into(given, released_efficientvit({**decoder, "depth": 3})[1], "strict")
+
+
+def test_cityscapes_is_measured_and_drawn(tmp_path, monkeypatch):
+    """Whole images, of which one label is unknown to the 19 classes."""
+    model, released = released_efficientvit({"channels": 16, "depth": 1, "out_expand": 2})
+    torch.save({"state_dict": released}, tmp_path / "released.pt")
+    monkeypatch.chdir(tmp_path)
+    stream, cities, table = np.random.default_rng(0), label_set("cityscapes"), torch.zeros(19, 19, dtype=torch.int64)
+    images = []
+    for name in ("a/a_0", "b/b_1"):
+        pixels, classes = (stream.integers(0, 255, (64, 96, 3)), stream.integers(0, 19, (64, 96)))
+        values = np.array(cities.values)[classes]
+        values[:9] = 6
+        for folder, end, content in (("leftImg8bit", "leftImg8bit", pixels), ("gtFine", "gtFine_labelIds", values)):
+            path = tmp_path / "data" / folder / "val" / f"{name}_{end}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(content.astype(np.uint8)).save(path)
+        cfg = model.pretrained_cfg
+        x = (torch.from_numpy(pixels / 255).float() - torch.tensor(cfg["mean"])) / torch.tensor(cfg["std"])
+        with torch.no_grad():
+            scores = F.interpolate(model(x.permute(2, 0, 1)[None]), size=(64, 96), mode="bicubic")
+        images.append(scores.argmax(1)[0])
+        table += confusion(torch.from_numpy(classes[9:]), images[-1][9:], 19)
+    config = CONFIGS / "segmentation" / "efficientvit_seg_b1_cityscapes.py"
+    options = {f"model.backbone.{name}": value for name, value in SLIM.items()}
+    options |= {"model.decoder.channels": 16, "model.decoder.depth": 1, "model.decoder.out_expand": 2}
+    options |= {f"test_dataloader.{name}": value for name, value in (("num_workers", 0), ("persistent_workers", False))}
+    root = str(tmp_path / "data")
+    found = evaluate(config, str(tmp_path / "released.pt"), options={"data_root": root, **options})
+    expected = SegmentationMetric().compute_metrics(table)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+    predictor = load_predictor(config=config, checkpoint=tmp_path / "released.pt", device="cpu", options=options)
+    predict_files([tmp_path / "data/leftImg8bit"], lambda: predictor, tmp_path / "out", draw=False)
+    with Image.open(next((tmp_path / "out").rglob("a_0*.classes.png"))) as drawn:
+        assert np.array_equal(np.asarray(drawn), images[0])
+        assert np.array_equal(np.asarray(drawn.convert("RGB")), cities.colors[images[0]])
+    assert predictor.names == list(cities.names)
 
 
 # Size, crop, stride and the first pixels of the windows, rows and columns.

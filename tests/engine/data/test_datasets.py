@@ -14,7 +14,7 @@ from PIL import Image
 from timm.data import ImageDataset
 
 from soft_vit.data import CLASSES, SPLITS, draw_shape
-from soft_vit.data.archives import Entry
+from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import BadImage
 from soft_vit.data.shards import Shards
 from soft_vit.engine import ImageTree, ShapesDataset, TimmDataset, train
@@ -58,7 +58,7 @@ def test_a_held_out_part_of_each_class(tmp_path, fraction):
     def labels(**given):
         dataset = ImageTree(str(tmp_path), **given)
         infos = [dataset.get_data_info(i) for i in range(len(dataset))]
-        return {Entry(*info["entry"]).name: info["gt_label"] for info in infos}
+        return {StoredFile(*info["entry"]).name: info["gt_label"] for info in infos}
 
     whole, train = labels(), labels(val_fraction=fraction)
     held_out = labels(val_fraction=fraction, held_out=True)

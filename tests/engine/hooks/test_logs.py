@@ -11,11 +11,9 @@ import pytest
 import timm
 import torch
 from engine.runs import DEMO, assert_same_state, scalars, tiny
-from torch import nn
 
-from soft_vit.engine import JsonLinesBackend, WatchHook, train
-from soft_vit.engine.hooks import summary, watch
-from soft_vit.engine.hooks.attention_report import AttentionReportHook
+from soft_vit.engine import DiagnosticsHook, JsonLinesBackend, train
+from soft_vit.engine.hooks import diagnostics, summary
 
 # Progress line, JSON lines, and histories of bounded length.
 
@@ -89,8 +87,11 @@ OPTIONS = tiny(images=6, batch=2, epochs=3, validation=4, size=64) | {
 def watched(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("watched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "PICTURE_EPOCHS", 2)
-        train(DEMO, work_dir=folder, options={**OPTIONS, "default_hooks.watch": {"type": "WatchHook", "interval": 4}})
+        patch.setattr(diagnostics, "PICTURE_EPOCHS", 2)
+        hooks = {"default_hooks.watch": {"type": "DiagnosticsHook", "interval": 4}}
+        # The validation without attentions is none of the run's.
+        hooks["custom_hooks"] = [{"type": "AttentionReportHook", "num_images": 0}]
+        train(DEMO, work_dir=folder, options=OPTIONS | hooks)
     return folder
 
 
@@ -114,6 +115,8 @@ def test_what_is_logged(watched):
     validations = [(line["mode"], line["step"]) for line in lines if "accuracy/top1" in line]
     assert validations == [("val", epoch) for epoch in (1, 2, 3)]
 
+    (log,) = watched.glob("*/*.log")
+    assert re.search("attentions off: .*accuracy/top1", log.read_text())
     folder = next(watched.glob("*/vis_data"))
     assert sorted(path.name for path in (folder / "vis_image").iterdir()) == ["train_batch_1.png", "train_batch_7.png"]
 
@@ -123,18 +126,7 @@ def test_dead_attentions_are_named(attention, dead):
     """At 64 pixels, random SOFT weights give stage 3 less than a thousandth of its layers' output."""
     net = timm.create_model("soft_pico", img_size=64, depths=(1, 1, 1, 1), attention=attention)
     runner = Mock(model=SimpleNamespace(model=net), epoch=0, iter=0)
-    WatchHook()._measure(runner, torch.randn(2, 3, 64, 64))
+    DiagnosticsHook()._measure(runner, torch.randn(2, 3, 64, 64))
     assert runner.logger.warning.called == dead
     if dead:
         assert "stages.2.blocks.0.attn" in runner.logger.warning.call_args.args[0]
-
-
-def test_run_reports_the_model_as_it_was_trained(tmp_path):
-    """The validation without attentions leaves the run's figures alone."""
-    scalars = {"val/accuracy/top1": [99.0]}
-    runner = Mock(work_dir=str(tmp_path), message_hub=SimpleNamespace(log_scalars=scalars))
-    runner.model = nn.Module()
-    runner.model.model = timm.create_model("soft_pico", num_classes=2, img_size=32)
-    runner.val_loop.run = lambda: scalars["val/accuracy/top1"].append(17.0) or {"accuracy/top1": 17.0}
-    AttentionReportHook(num_images=0).after_train(runner)
-    assert scalars == {"val/accuracy/top1": [99.0]}

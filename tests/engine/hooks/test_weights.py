@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from soft_vit.data import CLASSES
-from soft_vit.engine import ImageTree, TimmProgressClassifier, WeightsHook
+from soft_vit.engine import ImageTree, TimmTrainClassifier, WeightsHook
 from soft_vit.engine.hooks.checks import RunChecksHook, match_classes
 from soft_vit.engine.hooks.weights import changed_options
 from soft_vit.weights.load import fit
@@ -92,7 +92,7 @@ def test_names_and_shapes(given, named):
 
 
 def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
-    runner = a_run(TimmProgressClassifier("soft_norm_pico", img_size=64), "resume")
+    runner = a_run(TimmTrainClassifier("soft_norm_pico", img_size=64), "resume")
     meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
     checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
     WeightsHook().after_load_checkpoint(runner, checkpoint)

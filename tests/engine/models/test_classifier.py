@@ -18,14 +18,14 @@ from stored import saved_bytes
 from timm.models import save_for_hf
 from torch import nn
 
-from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmProgressClassifier, train
+from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmTrainClassifier, train
 from soft_vit.engine.models import model_index
 from soft_vit.engine.models.notes import cfg_of_config, spec_of_run
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.performer import PerformerAttention
 from soft_vit.predict import TimmPredictor
-from soft_vit.weights import ENTRIES
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.read import spec_of
 from soft_vit.weights.spec import NOTES_KEY
 
@@ -35,9 +35,9 @@ from soft_vit.weights.spec import NOTES_KEY
 LABELS = (3, 7)
 
 
-def build(**kwargs) -> TimmProgressClassifier:
+def build(**kwargs) -> TimmTrainClassifier:
     torch.manual_seed(0)
-    model = TimmProgressClassifier("soft_pico", num_classes=10, img_size=32, depths=[1, 2, 1, 1], **kwargs)
+    model = TimmTrainClassifier("soft_pico", num_classes=10, img_size=32, depths=[1, 2, 1, 1], **kwargs)
     # Rounding then hides nothing: a bias before BatchNorm has a gradient of nothing else in fp32.
     return model.double().train()
 
@@ -46,7 +46,7 @@ def images() -> torch.Tensor:
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def step(model: TimmProgressClassifier) -> dict[str, torch.Tensor]:
+def step(model: TimmTrainClassifier) -> dict[str, torch.Tensor]:
     """The loss and the gradients of all parameters."""
     model.zero_grad()
     samples = [DataSample().set_gt_label(label) for label in LABELS]
@@ -179,7 +179,7 @@ def test_model_in_a_folder(tmp_path):
 def test_get_model():
     # Again, after importing the engine did.
     model_index.register_models()
-    assert {name for name, entry in ENTRIES.items() if entry.config} <= set(mmpretrain.list_models())
+    assert {name for name, entry in RECORDED_WEIGHTS.items() if entry.config} <= set(mmpretrain.list_models())
     found = mmpretrain.get_model("soft_pico.shapes", pretrained=True)
     assert_same(found.model.state_dict(), timm.create_model("soft_pico.shapes", pretrained=True).state_dict())
     assert found._dataset_meta["classes"][0] == "circle"
@@ -221,7 +221,7 @@ def test_a_run_notes_its_model_and_its_images(tmp_path):
     options = {"num_classes": 2, "max_bottleneck": (2, 2), "global_pool": "avg"}
     config = {
         "model": {
-            "type": "TimmProgressClassifier",
+            "type": "TimmTrainClassifier",
             "model_name": "soft_norm_pico",
             "img_size": 64,
             "drop_path_rate": 0.1,
@@ -232,7 +232,7 @@ def test_a_run_notes_its_model_and_its_images(tmp_path):
         "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.001}},
     }
     data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": ["a b", "c"]}))
-    classifier = TimmProgressClassifier("soft_norm_pico", img_size=64, **options, data_preprocessor=PIXELS)
+    classifier = TimmTrainClassifier("soft_norm_pico", img_size=64, **options, data_preprocessor=PIXELS)
     runner = SimpleNamespace(cfg=Config(config), model=classifier, train_dataloader=data)
     notes = spec_of_run(runner)
     torch.save({"state_dict": {}, "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "a.pth")

@@ -10,7 +10,7 @@ from engine.runs import CONFIGS, NARROW, NARROW_MODEL, on_images, scalars
 from mmengine.registry import MODELS
 from torch import nn
 
-from soft_vit.engine import TimmProgressClassifier, train
+from soft_vit.engine import TimmTrainClassifier, train
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.finetune import freeze_stages
 from soft_vit.engine.resume.read import load_checkpoint_file
@@ -101,8 +101,8 @@ def test_stages_that_the_model_does_not_have(count):
         freeze_stages(small(), count)
 
 
-def classifier(**options) -> TimmProgressClassifier:
-    return TimmProgressClassifier("soft_pico", **{"num_classes": 10, "img_size": 32, **NARROW, **options})
+def classifier(**options) -> TimmTrainClassifier:
+    return TimmTrainClassifier("soft_pico", **{"num_classes": 10, "img_size": 32, **NARROW, **options})
 
 
 def test_frozen_stages_stay_in_eval():

@@ -23,15 +23,8 @@ from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
 from soft_vit.engine.resume.loops import ExactEpochLoop
-from soft_vit.engine.resume.position import (
-    BatchPositionHook,
-    PositionSampler,
-    SeededDataset,
-    run_seed,
-    seed_sample,
-    seed_step,
-    seed_worker,
-)
+from soft_vit.engine.resume.position import BatchPositionHook, PositionSampler, SeededDataset, run_seed
+from soft_vit.resume.position import seed_sample, seed_step, seed_worker
 
 # Randomness and samples follow from the position in a run.
 
@@ -216,7 +209,7 @@ def by_iteration(tmp_path) -> Path:
     bases = [str(CONFIGS / "_base_" / name) for name in ("default_runtime.py", "shapes.py")]
     path.write_text(
         f"_base_ = {bases}\n"
-        "model = dict(type='TimmProgressClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
+        "model = dict(type='TimmTrainClassifier', model_name='soft_pico', num_classes=10, drop_rate=0.2)\n"
         "train_cfg = dict(by_epoch=False, max_iters=8, val_interval=5)\n"
         "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
         "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"
@@ -320,8 +313,10 @@ def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iterat
 def test_patience_goes_on(by_epoch, by_iteration, tmp_path, monkeypatch):
     """Each validation is worse than the first; the third one ends the run, resumed or not."""
     scores = itertools.count(0, -1)
-    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"top": float(next(scores))})
-    stopping = {"type": "EarlyStoppingHook", "monitor": "top", "rule": "greater", "patience": 2}
+    monkeypatch.setattr(
+        "mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"accuracy/top1": float(next(scores))}
+    )
+    stopping = {"type": "EarlyStoppingHook", "monitor": "accuracy/top1", "rule": "greater", "patience": 2}
     options = {**(tiny(images=4, batch=4, epochs=6) if by_epoch else BY_ITERATION), "custom_hooks": [stopping]}
     options |= {} if by_epoch else {"train_cfg.val_interval": 1, "default_hooks.checkpoint.interval": 1}
     config, name = (DEMO, "epoch") if by_epoch else (by_iteration, "iter")
@@ -347,6 +342,10 @@ def test_loaders_without_a_position(by_iteration, tmp_path):
         ({"train_dataloader.dataset.length": 9}, "drop_last"),
         ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
         ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
+        ({"default_hooks.checkpoint.save_best": "accuracy/top5"}, "accuracy/top5"),
+        ({"default_hooks.checkpoint.save_best": ["auto"]}, None),
+        ({"custom_hooks": [{"type": "EarlyStoppingHook", "monitor": "ema/accuracy/top1"}]}, "ema/accuracy/top1"),
+        ({"param_scheduler": {"type": "ReduceOnPlateauLR", "monitor": "accuracy", "rule": "greater"}}, "accuracy"),
     ],
 )
 def test_checked_before_the_first_step(tmp_path, monkeypatch, options, named):
@@ -387,15 +386,17 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(AtomicBackend, "remove", log_remove)
     # Each validation better than the one before.
     scores = itertools.count()
-    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"train": float(next(scores))})
-    hook = {"max_keep_ckpts": 2, "save_best": "train", "rule": "greater"}
+    monkeypatch.setattr(
+        "mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"accuracy/top1": float(next(scores))}
+    )
+    hook = {"max_keep_ckpts": 2, "save_best": "accuracy/top1", "rule": "greater"}
     options = OPTIONS | {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
     train(DEMO, work_dir=tmp_path, options=options)
     # After each best one, the newest is written once more with its name.
     assert " ".join(events) == (
-        "epoch_1.pth best_train_epoch_1.pth epoch_1.pth "
-        "epoch_2.pth best_train_epoch_2.pth epoch_2.pth - best_train_epoch_1.pth "
-        "epoch_3.pth - epoch_1.pth best_train_epoch_3.pth epoch_3.pth - best_train_epoch_2.pth"
+        "epoch_1.pth best_accuracy_top1_epoch_1.pth epoch_1.pth "
+        "epoch_2.pth best_accuracy_top1_epoch_2.pth epoch_2.pth - best_accuracy_top1_epoch_1.pth "
+        "epoch_3.pth - epoch_1.pth best_accuracy_top1_epoch_3.pth epoch_3.pth - best_accuracy_top1_epoch_2.pth"
     )
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})

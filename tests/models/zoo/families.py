@@ -15,12 +15,13 @@ Draw = Callable[[str, np.ndarray], np.ndarray | None]
 class Family:
     """A row.
 
-    models: all names, the smallest first, which contract tests shrink by `small`, to run it.
+    models: all names, the smallest first, which contract tests shrink by `small`, to run it; empty for a row whose
+        networks another row has.
     draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
     factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
     folder: of the golden files, where several rows share one.
-    staged: whether the model is a `StagedModel`, and its contract that of test_contract.py.
+    staged: whether the model is a classifier of `StagedModel`, and its contract that of test_contract.py.
     side: of a map, from the side of an image and the map's stride; rounded up by default.
     proj_drop: whether the MLPs have dropout.
     """
@@ -139,6 +140,29 @@ def ca_deit_factor(name: str) -> float:
     return {".cpe.weight": 0.25, ".qkv.weight": 1.5}.get(name[name.rfind(".", 0, name.rfind(".")) :], 1.0)
 
 
+def vmamba_draw(name: str, z: np.ndarray) -> np.ndarray | None:
+    if name.endswith(("x_proj_weight", "dt_projs_weight")):
+        return z / np.sqrt(z.shape[2])
+    return 1.5 * z - 3 if name.endswith("dt_projs_bias") else None
+
+
+def vmamba_factor(name: str) -> float:
+    factors = {"dt_projs_weight": 2.0, "Ds": 0.25, "patch_embed.7.weight": 0.125, "downsample.3.weight": 0.125}
+    factors |= dict.fromkeys(("patch_embed.0.weight", "patch_embed.5.weight", "downsample.1.weight"), 1 / 32)
+    factors |= {"out_proj.weight": 0.25, "fc2.weight": 0.25}
+    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+
+
+def efficientvit_factor(name: str) -> float:
+    factors = {".running_var": 2**-10, ".qkv.conv.weight": 2**-10, ".proj.conv.weight": 2**10}
+    factors["neck.output_ops.0.op_list.0.conv.weight"] = 2**-8
+    if not name.endswith(".norm.weight") or name == "image_encoder.norm.weight":
+        return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
+    if not name.endswith((".proj.norm.weight", ".point_conv.norm.weight", ".conv2.norm.weight")):
+        return 2**-5
+    return 2**-4 if re.search(r"backbone\.stages\.\d\.op_list\.0\.main\.", name) else 2**-6
+
+
 # One block in each stage.
 SHALLOW = {"depths": (1, 1, 1, 1)}
 
@@ -152,6 +176,10 @@ SWIN_STAGES = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(
 PVT: dict[str, Any] = dict(small=PVT_STAGES, side=int.__floordiv__)
 SWIN: dict[str, Any] = dict(small=SWIN_STAGES, skipped=("relative_position_index", "attn_mask"))
 FOUR_PVT, FOUR_SWIN = ("tiny", "small", "medium", "large"), ("tiny", "small", "base", "base_384")
+SLIM = dict(widths=(8, 8, 16, 24, 32), depths=(1, 0, 1, 1, 1), head_dim=8)
+EFFICIENTVIT: dict[str, Any] = dict(
+    folder="efficientvit_seg", factor=efficientvit_factor, staged=False, unbiased=True, proj_drop=False
+)
 INLINE_DEIT = dict(embed_dim=24, num_heads=3, depth=2)
 
 FAMILIES: dict[str, Family] = {
@@ -221,6 +249,13 @@ FAMILIES: dict[str, Family] = {
         factor=vig_factor,
         unbiased=True,
     ),
+    "vmamba": Family(
+        models=sizes("vmamba", "tiny_s1l8", "tiny_s2l5", "small_s2l15", "small_s1l20", "base_s2l15", "base_s1l20"),
+        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), ssm_ratio=2),
+        draw=vmamba_draw,
+        factor=vmamba_factor,
+        unbiased=True,
+    ),
     "vrwkv": Family(
         models=("vrwkv_tiny", "vrwkv_small", "vrwkv_base", "vrwkv_large"),
         small=dict(embed_dim=24, depth=3),
@@ -258,6 +293,21 @@ FAMILIES: dict[str, Family] = {
         unbiased=True,
         side=int.__floordiv__,
     ),
+    "efficientvit_seg": Family(
+        models=sizes("efficientvit_seg", *(f"{size}_cityscapes" for size in ("b0", "b1", "b2", "b3"))),
+        small=dict(SLIM, neck=dict(channels=16, depth=1, out_expand=2)),
+        **EFFICIENTVIT,
+    ),
+    "efficientvit_seg_ade20k": Family(
+        sizes("efficientvit_seg", "b1_ade20k", "b2_ade20k", "b3_ade20k"), {}, **EFFICIENTVIT
+    ),
+    "efficientvit_seg_l": Family(sizes("efficientvit_seg", "l1_cityscapes", "l2_cityscapes"), {}, **EFFICIENTVIT),
+    "efficientvit_seg_l_ade20k": Family(sizes("efficientvit_seg", "l1_ade20k", "l2_ade20k"), {}, **EFFICIENTVIT),
+    "efficientvit_sam": Family(
+        models=sizes("efficientvit_sam", "l0", "l1", "l2", "xl0", "xl1"),
+        small=dict(SLIM, neck=dict(channels=16, depth=1, block="fused", size=(12, 12))),
+        **EFFICIENTVIT,
+    ),
     "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
 }
 
@@ -270,4 +320,4 @@ PYRAMIDS: dict[str, Family] = {
 """Pyramids of this package, for the same contract; files of released ones are in tests/released.py."""
 
 # The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
-SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items()}
+SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items() if family.small}

@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 from models.zoo.families import FAMILIES, PYRAMIDS
-from models.zoo.generated import images, relative_error, shapes
+from models.zoo.generated import images, lists, relative_error, shapes
 from timm.data import resolve_data_config
 from timm.layers import DropPath
 from timm.models import group_parameters
@@ -52,7 +52,8 @@ def test_every_model(name: str) -> None:
     """Names and shapes are those of a released file if there is one, and timm's configuration fits the model."""
     model = timm.create_model(name, device="meta")
     cfg, own = model.pretrained_cfg, model.state_dict()
-    if name in RELEASED:
+    # Of two sizes of VMamba, no list of names is at hand.
+    if name in RELEASED and name in lists(RELEASED[name]):
         released = {key: torch.empty(shape, device="meta") for key, shape in shapes(RELEASED[name], name).items()}
         fitted = checkpoint_filter_fn(released, model)
         assert {k: v.shape for k, v in fitted.items()} == {k: v.shape for k, v in own.items()}
@@ -222,21 +223,25 @@ def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: 
         assert relative_error(alone, together) <= BOUNDS[dtype]
 
 
+@pytest.mark.parametrize("adapter", [False, True], ids=["hooks", "adapters"])
 @every_family
-def test_layers_are_called_unless_they_are_plain(family: str) -> None:
-    """Adapters replace the class of a layer, and compute in its forward."""
-    model, called = create(family), set()
+def test_layers_are_called_where_it_shows(family: str, adapter: bool) -> None:
+    """Hooks wait for a call, and adapters replace the class of a layer and compute in its forward."""
+    model, called, layers = create(family).eval(), set(), set()
     for name, layer in model.named_modules():
-        if type(layer) in (nn.Linear, nn.Conv2d):
-            layer.__class__ = type("Adapter", (type(layer),), {})
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            if adapter:
+                layer.__class__ = type("Adapter", (type(layer),), {})
             layer.register_forward_hook(lambda *_, name=name: called.add(name))
-    model(images(2, 64, 64))
-    assert called == {name for name, layer in model.named_modules() if type(layer).__name__ == "Adapter"}
+            layers.add(name)
+    with torch.no_grad():
+        model(images(2, 64, 64))
+    assert called == layers
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize("family", ROWS)
+@pytest.mark.parametrize("family", [family for family, row in ROWS.items() if row.small])
 def test_compiled(family: str, training: bool) -> None:
     """A graph without breaks computes the same, and the second takes any batch: below 16, oneDNN has other rules."""
     torch._dynamo.reset()

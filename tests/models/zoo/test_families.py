@@ -5,9 +5,10 @@ import timm
 import torch
 import torch.nn.functional as F
 from models.zoo.families import FAMILIES, SMALL
-from models.zoo.generated import family_of, images, shapes
+from models.zoo.generated import family_of, images, relative_error, shapes
 from torch import Tensor, nn
 
+from soft_vit.models.efficientvit import EPS, Conv, ReLUAttention
 from soft_vit.models.swin import SoftmaxBlock, SoftmaxWindows, linear_window, window_mask, window_shift
 
 BODIES = [family for family in FAMILIES if family.rpartition("_")[2] in ("pvt", "v2", "swin")]
@@ -101,6 +102,10 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
         ("vil2_tiny", "vil_tiny", {}),
         ("vil_tiny", "vil2_tiny", {}),
         ("vrwkv_tiny", "vrwkv6_tiny", {}),
+        ("vmamba_tiny_s1l8", "vmamba_tiny_s2l5", {}),
+        ("efficientvit_seg_b1_ade20k", "efficientvit_seg_b2_ade20k", {}),
+        ("efficientvit_seg_b1_ade20k", "efficientvit_seg_l1_ade20k", {"features_only": True}),
+        ("efficientvit_sam_l0", "efficientvit_sam_l1", {}),
         # They differ only in the layer before the head, which timm drops from these models.
         ("ravlt_t", "mavit_t", {"features_only": True}),
         ("mavit_t", "ravlt_t", {"num_classes": 0}),
@@ -187,3 +192,52 @@ def test_the_layer_before_the_head_goes_with_it() -> None:
         assert model.prune_intermediate_layers([3], prune_norm=True, prune_head=False) == [3]
         assert torch.equal(model(images(1, 64, 64)), expected)
     assert isinstance(model.head, nn.Identity)
+
+
+def test_the_head_of_efficientvit_goes_with_the_classes() -> None:
+    """Without classes, the model is timm's backbone with another eps, and loads its classifiers."""
+    model, x = create("efficientvit_seg"), images(2, 70, 101)
+    scores, features = model(x), model.forward_features(x)
+    assert scores.shape == (2, 7, 9, 13)
+    assert features.shape == (2, model.head_hidden_size, 9, 13)
+    scores.square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    maps = model.forward_intermediates(x, intermediates_only=True)
+    assert [y.shape[1:] for y in maps] == [(8, 18, 26), (16, 9, 13), (24, 5, 7), (32, 3, 4)]
+    model.reset_classifier(5)
+    assert torch.equal(model.forward_features(x), features)
+    assert model(x).shape == (2, 5, 9, 13)
+    model.reset_classifier(0)
+    assert torch.equal(model(x), maps[-1])
+    model.reset_classifier(3)
+    assert model(x).shape == (2, 3, 9, 13)
+    model.set_grad_checkpointing()
+    torch.testing.assert_close(model.train()(x), model(x))
+    theirs = timm.create_model("efficientvit_b0", num_classes=9).eval()
+    overlay = {"state_dict": theirs.state_dict()}
+    options = {"features_only": True, "pretrained": True, "pretrained_cfg_overlay": overlay}
+    ours = timm.create_model("efficientvit_seg_b0_cityscapes", **options).eval()
+    for module in theirs.modules():
+        if hasattr(module, "aggreg"):
+            module.eps = EPS
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs.forward_intermediates(x, intermediates_only=True))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_sums_of_efficientvit_exceed_float16(autocast: bool) -> None:
+    """Weights of a token that sum up to more than 65,504, and tokens whose queries meet no key."""
+    torch.manual_seed(0)
+    attn, x = ReLUAttention(Conv, 16, 8, 3).eval(), 20 * images(1, 40, 24)[:, :1].repeat(1, 16, 1, 1)
+    x[:, :, 20:] = 0
+    q, k, _ = attn.qkv(x)[:, :24].flatten(2).relu().split(8, 1)
+    assert (q * k.sum(2, keepdim=True)).sum(1).max() > torch.finfo(torch.float16).max
+    with torch.no_grad():
+        expected = attn(x)
+        if autocast:
+            with torch.autocast("cpu", torch.float16):
+                y = attn(x)
+        else:
+            y = attn.half()(x.half())
+    assert not expected[:, :, -1].isnan().any()
+    assert relative_error(y, expected) < 0.01

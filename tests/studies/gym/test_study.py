@@ -1,15 +1,17 @@
 """Studies: reproducible runs, resuming, tables."""
 
 import json
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import BaseContext
 
 import pytest
 
+from soft_vit.resume.stop import RunStopped
 from studies.gym.command import write_report
 from studies.gym.report import merged_csv
-from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study
+from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study, train_and_save
 from studies.gym.training import Result, Run, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
@@ -37,17 +39,23 @@ def test_a_run_is_the_same_again():
     assert train(tiny_run(seed=1), evaluations=2).loss != first.loss
 
 
-def in_this_process(jobs: int, context: BaseContext, initializer: Callable, initargs: tuple) -> ThreadPoolExecutor:
+def in_this_process(jobs: int, context: BaseContext, initializer: Callable) -> ThreadPoolExecutor:
     """Return threads in place of processes, each of which would import torch."""
     return ThreadPoolExecutor(jobs)
 
 
 def test_study(tmp_path, monkeypatch):
-    """It resumes with the missing runs, and rejects results of other settings."""
+    """It ends at a signal after a run, resumes with the missing ones, and rejects results of other settings."""
     monkeypatch.setattr("studies.gym.study.ProcessPoolExecutor", in_this_process)
     study = Study(
         tmp_path, [Cell("recall", kind, task_options=TINY) for kind in ("none", "softmax", "linear")], seeds=2
     )
+    with monkeypatch.context() as patch:
+        asking = lambda *run: train_and_save(*run) or signal.raise_signal(signal.SIGTERM)  # noqa: E731
+        patch.setattr("studies.gym.study.train_and_save", asking)
+        with pytest.raises(RunStopped):
+            study.train(progress=False)
+    assert 0 < len(list(tmp_path.rglob("*.json"))) < 3 * len(LEARNING_RATES)
     study.train(progress=False)
     files = sorted(tmp_path.rglob("*.json"))
     assert len(files) == 3 * (len(LEARNING_RATES) + 2)

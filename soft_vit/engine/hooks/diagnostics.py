@@ -25,17 +25,17 @@ MEASURED_IMAGES = 4
 MIN_MIX = 0.05
 
 
-@register(HOOKS)
-class WatchHook(Hook):
+@register(HOOKS, "WatchHook")
+class DiagnosticsHook(Hook):
     """Logs pictures of training batches, the state of attentions, and the range of learning rates.
 
-    A picture shows the first batch of every tenth epoch after augmentation and mixup, with labels. interval: iterations
-    between two measurements, for each stage, of Newton residuals and of the share of attentions in the output, with a
-    warning below 1e-3, see `soft_vit.probe.health`.
+    A picture shows the first batch of every tenth epoch after augmentation and mixup, with its labels. interval:
+    iterations between two measurements of the Newton residual and of the share of attentions in the output, a mean for
+    each stage; a share below 1e-3 is warned of, see `soft_vit.probe.health`.
 
-    Everything goes to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
-    range of learning rates if parameter groups differ. The run stays the same: measuring draws no random number and
-    restores the mode of every module. Models of other tasks than classification are skipped.
+    Results go to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
+    lowest and the highest learning rate if parameter groups differ. Measuring changes nothing: it draws no random
+    numbers, and restores the mode of each module. Models for other tasks than classification are skipped.
     """
 
     # Before LoggerHook writes the step's line.
@@ -88,8 +88,8 @@ class WatchHook(Hook):
 
     def _measure(self, runner: Runner, images: Tensor) -> None:
         probes = probe(unwrapped(runner.model).model, images)
-        residuals = {name: found.newton_residual for name, found in probes.items() if found.newton_residual is not None}
-        shares = {name: found.share for name, found in probes.items()}
+        residuals = {name: one.newton_residual for name, one in probes.items() if one.newton_residual is not None}
+        shares = {name: one.share for name, one in probes.items()}
         values = {f"newton_residual/{stage}": value for stage, value in stage_means(residuals).items()}
         values |= {f"attention_share/{stage}": value for stage, value in stage_means(shares).items()}
         step = runner.iter + 1

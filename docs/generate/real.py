@@ -1,0 +1,132 @@
+"""The tables and the chart of what was measured on real pictures, from the results of `python -m studies real`."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from docs.generate.svg import dot, picture, text
+from soft_vit.text_tables import markdown_table
+from studies.real import runs
+
+COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
+LEFT, TOP, WIDE, HIGH = 60, 50, 560, 260
+Results = dict[str, dict[str, Any]]
+
+
+def over_seeds(values: Sequence[float], digits: int = 1) -> str:
+    """Return a mean with the range over seeds, or a single value."""
+    shown = f"{fmean(values):.{digits}f}"
+    return f"{shown} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else shown
+
+
+def _by_seeds(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """Group results whose names end with a seed."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for name, result in results.items():
+        groups[name.rpartition("_")[0]].append(result)
+    return groups
+
+
+def _measured(results: Iterable[dict[str, Any]]) -> str:
+    """Return on which machines and days results were measured, in one line."""
+    return "; ".join(sorted({f"{result['machine']}, {result['date']}" for result in results}))
+
+
+def _total_minutes(name: str, results: Results) -> float:
+    """Return the CPU minutes of a student, with those of the one that it began with."""
+    after = results[name]["student"].get("after")
+    return results[name]["cpu_minutes"] + (results[after]["cpu_minutes"] if after else 0)
+
+
+def _steps(name: str, results: Results) -> str:
+    student = results[name]["student"]
+    own, after = student["steps"], student.get("after")
+    return " + ".join(str(n) for n in ([results[after]["student"]["steps"][0], *own[1:]] if after else own) if n)
+
+
+def teacher_table(results: Results) -> str:
+    """Return how exactly the teacher was converted."""
+    rows = []
+    for result in results.values():
+        found = result["differences"]
+        rows.append([result["pictures"], *(f"{found[name]:.1e}" for name in ("tokens", "saliency", "map"))])
+    return markdown_table(["pictures", "tokens, over the largest", "saliency", "the package's own map"], rows)
+
+
+def students_table(results: Results) -> str:
+    """Return a row for each student, the best first."""
+    rows = []
+    for name, result in results.items():
+        student, judged = result["student"], result["judged"]
+        size, found = next(iter(judged.items()))
+        learned = ", ".join(map(str, student["intermediates"])) or "none"
+        phase = [result["history"].get(f"phase {i}") for i in (1, 2, 3)]
+        kept = [str(p["step"]) for p in phase if p and "step" in p]
+        rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
+        cells = [
+            f"`{student['kind']}`",
+            student.get("match", "outputs"),
+            _steps(name, results),
+            f"{rates[0]:g}",
+            learned,
+        ]
+        cells += [" ".join(kept), *(f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap"))]
+        cells.append(f"{_total_minutes(name, results):.1f}")
+        rows.append((found["cosine"], [size, *cells]))
+    header = ["pixels", "kind", "match", "steps", "last rate", "blocks learned too", "kept step"]
+    header += ["cosine", "agreement", "overlap", "CPU minutes"]
+    return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
+
+
+def students_chart(results: Results) -> str:
+    """Plot the cosine of each student's features with the teacher's against its CPU minutes."""
+    points = []
+    for name, result in results.items():
+        found = next(iter(result["judged"].values()))
+        kind = result["student"]["kind"]
+        points.append((_total_minutes(name, results), found["cosine"], "l" if "hedgehog" in kind else "q", name))
+    longest, low = max(point[0] for point in points), math.floor(20 * min(point[1] for point in points)) / 20
+    across = lambda minutes: LEFT + 10 + (WIDE - 120) * minutes / longest  # noqa: E731  short
+    up = lambda cosine: TOP + HIGH * (1 - cosine) / (1 - low)  # noqa: E731
+    parts = [text(LEFT, 26, "Cosine with the real teacher's features on held-out pictures", "b")]
+    for i in range(round((1 - low) * 20) + 1):
+        parts.append(f'<path class="thin" d="M{LEFT} {up(low + i / 20):.1f} H{LEFT + WIDE}"/>')
+        parts.append(text(LEFT - 8, up(low + i / 20) + 4, f"{low + i / 20:.2f}", "s", "end"))
+    for minutes in range(0, math.ceil(longest) + 1, max(1, round(longest / 8))):
+        parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
+    parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
+    for minutes, cosine, style, name in points:
+        parts += [dot(across(minutes), up(cosine), style, name), text(across(minutes) + 8, up(cosine) + 4, name, "s")]
+    title = "Cosine of students with the real teacher against CPU minutes"
+    return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
+
+
+def accuracy_table(results: Results, name: str, metric: str = "") -> str:
+    """Return a row for each model with the accuracy over seeds; metric: of a run by config."""
+    rows = []
+    for model, group in _by_seeds(results).items():
+        values = [result["metrics"][metric] if metric else result["accuracy"] for result in group]
+        minutes = [result["cpu_minutes"] for result in group]
+        rows.append((fmean(values), [f"`{model}`", len(group), over_seeds(values, 2), over_seeds(minutes)]))
+    header = [name, "seeds", "test accuracy %", "CPU minutes"]
+    return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
+
+
+def real_tables(folder: Path = runs.RESULTS) -> str:
+    """Return the sections with tables, in Markdown, of all parts with results."""
+    parts = []
+    found = {part: runs.load(part, folder) for part in ("teacher", "linearise", "fashion", "attentions", "cells")}
+    sections = {
+        "teacher": ("The conversion", lambda of: teacher_table(of)),
+        "linearise": ("Students of the real teacher", lambda of: students_table(of)),
+        "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
+        "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
+        "cells": ("Solar cells", lambda of: accuracy_table(of, "begins with", "accuracy/top1")),
+    }
+    for part, (title, table) in sections.items():
+        if of := found[part]:
+            parts.append(f"### {title}\n{table(of)}\n\n{_measured(of.values())}.")
+    return "\n\n".join(parts) + "\n"

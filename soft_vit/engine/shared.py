@@ -1,0 +1,180 @@
+"""Values at the top of a config that several entries share.
+
+| value | sets |
+|---|---|
+| `data_root` | data sets without a folder of their own |
+| `image_size` | the model, generated data sets, transforms that crop or resize, and windows of a sliding test |
+| `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
+| `val_fraction` | the share of each class in `train/` that is held out, instead of `val/`; for every `ImageTree` |
+
+An entry that the file does not set takes the shared value. An option, and a value that a config sets over one of the
+files that it is based on, also change entries with the earlier value.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+from mmengine.config import Config
+from timm.layers import to_2tuple
+
+import soft_vit  # noqa: F401  registers its models with timm
+from soft_vit.engine.entries import arguments_of, class_of, datasets_of, entries, timm_model, type_name
+from soft_vit.registry import DATASETS
+from soft_vit.weights.load import is_own_model
+
+NAMES = ("data_root", "image_size", "num_classes", "val_fraction")
+"""The shared values."""
+# The argument for the image size of each type that has one.
+_SIZED = {
+    "AlbumentationsTransform": "img_size",
+    "ShapesDataset": "size",
+    "TimmAugment": "img_size",
+    "TimmEvalCrop": "img_size",
+}
+# The same for types that take another size, or none, where a config does not set it.
+_SIZED_IF_SET = {
+    "SegmentationPreprocessor": "size",
+    "SegRandomCrop": "crop_size",
+    "SegRandomResize": "scale",
+    "SegResize": "scale",
+}
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The values that the shared values of a config replace.
+
+    values: of each shared name in the config's file and in the files that it is based on, the last one first.
+    replaced: the names that an option sets, or a file to another value than the files that it is based on. options:
+    the dotted names of all options.
+    """
+
+    values: Mapping[str, list[Any]]
+    replaced: Set[str]
+    options: Set[str]
+
+
+def share(cfg: Config, earlier: Earlier) -> None:
+    """Set the entries that take shared values, in place.
+
+    Raises ValueError for a replaced value that no entry takes, and for values that contradict each other.
+    """
+    _share_data_root(cfg, earlier.values["data_root"])
+    _hold_out(cfg)
+    if not counts_classes(cfg, earlier):
+        share_num_classes(cfg, earlier)
+    _share_image_size(cfg, earlier)
+    for name in sorted(earlier.replaced):
+        # A file may set a name of its own for its own entries.
+        own = len(earlier.values[name]) < 2 or _occurs(cfg, cfg.get(name))
+        if not _reaches(cfg, name) and (name in earlier.options or not own):
+            raise ValueError(f"An entry must read {name}, got {cfg.get(name)!r}, which none takes.")
+
+
+def _reaches(cfg: Config, name: str) -> bool:
+    """Return whether an entry takes a shared value."""
+    if name in ("data_root", "val_fraction"):
+        return any(dataset.get(name) == cfg[name] for dataset in datasets_of(cfg, "train", "val", "test"))
+    others = any(True for _ in _sized(cfg)) if name == "image_size" else _sets_num_classes(cfg)
+    return bool(timm_model(cfg)) or others
+
+
+def _occurs(cfg: Config, value: Any) -> bool:
+    """Return whether an entry has a value, which the file itself may have put there."""
+    return any(value in entry.values() for place, entry in entries(cfg) if place)
+
+
+def _share_data_root(cfg: Config, earlier: list[Any]) -> None:
+    if cfg.get("data_root") is None:
+        return
+    cfg.data_root = root = str(cfg.data_root)
+    for dataset in datasets_of(cfg, "train", "val", "test"):
+        if takes_data_root(dataset) and dataset.get("data_root") in (None, *earlier):
+            dataset["data_root"] = root
+
+
+def takes_data_root(dataset: Mapping[str, Any]) -> bool:
+    """Return whether a data set has the argument `data_root`."""
+    return "data_root" in dataset or "data_root" in arguments_of(class_of(dataset, DATASETS) or object)[0]
+
+
+def _hold_out(cfg: Config) -> None:
+    """Split the training images of each `ImageTree` in two, where `val_fraction` asks for it."""
+    for split in ("train", "val", "test") if cfg.get("val_fraction") else ():
+        for dataset in datasets_of(cfg, split):
+            if type_name(dataset) == "ImageTree" and dataset.get("split", "train") in ("train", "val"):
+                dataset.update(split="train", val_fraction=cfg.val_fraction, held_out=split != "train")
+
+
+def counts_classes(cfg: Config, earlier: Earlier) -> bool:
+    """Return whether the number of classes is to be counted in the data."""
+    model = timm_model(cfg).get("num_classes")
+    return cfg.get("num_classes", 0) is None and model in (None, *earlier.values["num_classes"])
+
+
+def share_num_classes(cfg: Config, earlier: Earlier) -> None:
+    """Set the number of classes of the model and of the data preprocessor."""
+    old = earlier.values["num_classes"]
+    value = _agree(cfg, "num_classes", "num_classes", earlier)
+    model = timm_model(cfg)
+    if _sets_num_classes(cfg) and "num_classes" in earlier.replaced and "model.num_classes" not in earlier.options:
+        cfg.model.num_classes = value
+    for entry in (model, cfg.get("data_preprocessor"), model.get("data_preprocessor")):
+        if model and value is not None and entry is not None and entry.get("num_classes") in (None, *old):
+            entry["num_classes"] = value
+
+
+def _sets_num_classes(cfg: Config) -> bool:
+    """Return whether the model is a detector or segmentor with `num_classes`, which a file may set there alone."""
+    return not timm_model(cfg) and (cfg.get("model") or {}).get("num_classes") is not None
+
+
+def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the dotted name, the entry and the argument of each size of an image."""
+    for name, entry in entries(cfg, place):
+        kind = type_name(entry)
+        argument = _SIZED.get(kind) or _SIZED_IF_SET.get(kind)
+        if argument and (kind in _SIZED or entry.get(argument) is not None):
+            yield name, entry, argument
+        if kind == "TimmSegmentor" and "crop_size" in (entry.get("test_cfg") or {}):
+            yield f"{name}.test_cfg", entry["test_cfg"], "crop_size"
+
+
+def _share_image_size(cfg: Config, earlier: Earlier) -> None:
+    value = _agree(cfg, "image_size", "img_size", earlier)
+    if value is None:
+        return
+    if not all(isinstance(side, int) and side > 0 for side in to_2tuple(value)):
+        raise ValueError(f"image_size must be a positive int or (height, width), got {value}.")
+    model = timm_model(cfg)
+    if model and _takes_img_size(model["model_name"]):
+        model["img_size"] = value
+    for _, entry, argument in _sized(cfg):
+        if entry.get(argument) in (None, *earlier.values["image_size"]):
+            entry[argument] = value
+    for split in ("train", "val") if model else ():
+        for place, entry, argument in _sized(cfg.get(f"{split}_dataloader"), f"{split}_dataloader"):
+            if tuple(to_2tuple(entry[argument])) != tuple(to_2tuple(value)):
+                raise ValueError(f"{place}.{argument} must be image_size={value}, got {entry[argument]}.")
+
+
+def _agree(cfg: Config, name: str, argument: str, earlier: Earlier) -> Any:
+    """Return a shared value, or the model's if only the model has one. Raises ValueError if they differ."""
+    value, of_model = cfg.get(name), timm_model(cfg).get(argument)
+    options = earlier.options
+    if of_model is not None and (value is None or (f"model.{argument}" in options and name not in options)):
+        value = of_model
+        if name in cfg:
+            cfg[name] = of_model
+    elif of_model not in (None, *earlier.values[name], value):
+        raise ValueError(f"model.{argument} must equal {name}={value}, got {of_model}; set only {name}.")
+    return value
+
+
+def _takes_img_size(name: str) -> bool:
+    if is_own_model(name):
+        return True
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True) if timm.is_model(name) else None
+    return bool(cfg and cfg.fixed_input_size)

@@ -1,0 +1,124 @@
+"""The selective scan of VMamba (Liu et al. 2024, arXiv 2401.10166): a state of each channel, in four orders of the map.
+
+Letters: B batch, P prefix tokens, N tokens of a map, T = P + N, C channels, D inner channels, R rank of the step sizes.
+The four scans are row by row, column by column, and both from the end.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, convolve_grid, depthwise_conv
+from soft_vit.layers.attention.vssd import LIMIT, draw_steps
+from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.plain import Linear
+from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
+from soft_vit.ops.ssm import selective_scan
+
+# Channels of a token for each of its step sizes' rank.
+DIM_PER_RANK = 16
+# Of the numbers B and C of a token, so that sums of products with step sizes are finite in fp32.
+LARGEST = 1e8
+
+
+def by_columns(x: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+    """Return tokens `[B, P + N, ...]`, of which those of a map (Y, X) lie row by row, with the map column by column.
+
+    With the grid (X, Y), the inverse.
+    """
+    turned = x[:, prefix:].unflatten(1, grid).transpose(1, 2).flatten(1, 2)
+    return torch.cat([x[:, :prefix], turned], dim=1) if prefix else turned
+
+
+def four_orders(x: Tensor, layout: Layout) -> Tensor:
+    """Return tokens `[B, T, ...]` row by row, column by column, and both from the end: `[4, B, T, ...]`."""
+    ahead = torch.stack([x, by_columns(x, layout.grid_size, layout.num_prefix_tokens)])
+    return torch.cat([ahead, ahead.flip(2)])
+
+
+class SSMAttention(Attention):
+    """`out_proj(norm(y))` with the sum y of four scans of the tokens u, after a 3x3 depthwise convolution and SiLU.
+
+    Each channel has a state, `h_t = exp(delta_t A) h_(t-1) + delta_t B_t u_t`, of which a scan reads `C_t h_t`, plus
+    a share of u_t. Step sizes delta of channels, and the numbers B and C of tokens, are layers of u, others for each
+    scan. The scans go row by row, column by column, and back.
+
+    num_heads must divide the width, and is otherwise ignored: each channel is a head.
+
+    ssm_ratio: ratio of channels in the scans to those of tokens.
+    """
+
+    traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
+
+    def __init__(self, dim: int, num_heads: int, *, ssm_ratio: int = 1, proj_drop: float = 0.0, **options: Any) -> None:
+        check_heads(dim, num_heads)
+        inner = at_least("ssm_ratio", ssm_ratio) * dim
+        super().__init__(inner, inner, **options)
+        dd = self.device_and_dtype(options)
+        self.rank = math.ceil(dim / DIM_PER_RANK)
+        self.in_proj = Linear(dim, inner, bias=False, **dd)
+        self.conv2d = depthwise_conv(inner, 3, self.sequence, bias=False, **dd)
+        self.x_proj_weight = nn.Parameter(torch.empty(4, self.rank + 2, inner, **dd))
+        self.dt_projs_weight = nn.Parameter(torch.empty(4, inner, self.rank, **dd))
+        self.dt_projs_bias = nn.Parameter(torch.empty(4, inner, **dd))
+        self.A_logs = nn.Parameter(torch.empty(4 * inner, 1, **dd))
+        self.Ds = nn.Parameter(torch.empty(4 * inner, **dd))
+        self.out_norm = nn.LayerNorm(inner, **dd)
+        self.out_proj = Linear(inner, dim, bias=False, **dd)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw step sizes from 0.001 to 0.1 on a logarithmic scale, and the weights of layers, as released."""
+        for weight in (self.x_proj_weight, self.dt_projs_weight):
+            nn.init.uniform_(weight, -(weight.shape[2] ** -0.5), weight.shape[2] ** -0.5)
+        draw_steps(self.dt_projs_bias)
+        nn.init.zeros_(self.A_logs)
+        nn.init.ones_(self.Ds)
+
+    def attend(self, delta: Tensor, B: Tensor, C: Tensor, v: Tensor, layout: Layout) -> Tensor:
+        """Return the sum y of all scans of v `[B, D, T, E]`, at least fp32; E is 1 in `mix`.
+
+        delta: `[4, B, T, D]`, and B, C: `[4, B, T, 1]`, in the order of each scan.
+        """
+        (Y, X), E = layout.grid_size, v.shape[3]
+        # Columns of v are images of their own.
+        u = at_least_float32(v).permute(3, 0, 2, 1).flatten(0, 1)
+        A = -at_least_float32(self.A_logs).exp().view(4, 1, 1, -1).expand(4, u.shape[0], 1, -1)
+        delta, B, C = (x[:, None].expand(-1, E, -1, -1, -1).flatten(1, 2) for x in (delta, B, C))
+        parts = (x.flatten(0, 1) for x in (four_orders(u, layout), delta, A, B, C))
+        y = selective_scan(*parts).unflatten(0, (4, -1))
+        rows, columns = y[:2] + y[2:].flip(2)
+        y = rows + by_columns(columns, (X, Y), layout.num_prefix_tokens)
+        y = torch.addcmul(y, at_least_float32(self.Ds).view(4, -1).sum(0), u)
+        return y.unflatten(0, (E, -1)).permute(1, 3, 2, 0)
+
+    def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
+        if layout.mask is not None:
+            return self.scan(x, layout)
+        # Four scans take a dozen passes over memory, which is faster where a cache holds what they read.
+        return in_image_parts(lambda part: self.scan(part, layout), x, 16 * x.shape[1] * self.in_proj.out_features)
+
+    def scan(self, x: Tensor, layout: Layout) -> Tensor:
+        """Mix tokens `[B, T, C]` of that layout."""
+        u = F.silu(convolve_grid(self.in_proj(x), self.conv2d, layout))
+        # For each scan, in its order of tokens: [4, B, T, R + 2].
+        given = F.linear(u, self.x_proj_weight.flatten(0, 1)).unflatten(2, (4, -1))
+        columns = by_columns(given[:, :, 1::2], layout.grid_size, layout.num_prefix_tokens)
+        orders = given[:, :, 0], columns[:, :, 0], given[:, :, 2].flip(1), columns[:, :, 1].flip(1)
+        given = torch.stack(orders)
+        delta = (given[..., :-2].flatten(1, 2) @ self.dt_projs_weight.mT).unflatten(1, given.shape[1:3])
+        with full_precision(x):
+            B, C = at_least_float32(given[..., -2:]).clamp(-LARGEST, LARGEST).split(1, dim=3)
+            delta = F.softplus(at_least_float32(delta) + at_least_float32(self.dt_projs_bias)[:, None, None])
+            if layout.mask is not None:
+                delta = delta.masked_fill(~four_orders(layout.mask[..., None], layout), 0)
+            y = self.attend(delta, B, C, u.mT[..., None], layout).squeeze(3).mT
+            affine = at_least_float32(self.out_norm.weight), at_least_float32(self.out_norm.bias)
+            y = F.layer_norm(y.clamp(-LIMIT, LIMIT), self.out_norm.normalized_shape, *affine, self.out_norm.eps)
+        return self.proj_drop(self.out_proj(y.to(u.dtype)))

@@ -1,0 +1,50 @@
+"""Measure what holds on real pictures: python -m studies real PART --data ROOT
+
+teacher     how exactly a real teacher was converted, and what its features tell
+linearise   its students, without labels
+fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
+attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
+cells       pyramids fine-tuned on 2,000 photos of solar cells, with and without weights
+
+studies/real/data.py says what ROOT holds. Each run that ends is a file in studies/results/real, and a stopped command
+continues where it stopped. The pages that show them are written by python -m docs.generate.
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from soft_vit.cli import ArgumentParser
+from studies.real import runs
+from studies.real.students import STUDENTS, linearise, measure_teacher
+from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, finetune_cells, learn_fashion, learn_places
+
+PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
+    "teacher": (("teacher",), measure_teacher),
+    "linearise": (tuple(STUDENTS), linearise),
+    "fashion": (PYRAMID_RUNS, learn_fashion),
+    "attentions": (ATTENTION_RUNS, learn_places),
+    "cells": (CELL_RUNS, finetune_cells),
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = ArgumentParser(__doc__, prog="python -m studies real")
+    parser.add_argument("part", choices=tuple(PARTS), help="what to measure")
+    parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="the folder of unpacked packages")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="runs (default: all)")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
+    parser.add_argument("--out", type=Path, default=runs.RESULTS, help="(default: studies/results/real)")
+    args = parser.parse_args(argv)
+    names, measure = PARTS[args.part]
+    torch.set_num_threads(args.threads)
+    for name in args.only or names:
+        if name not in names:
+            parser.error(f"--only must name runs of {', '.join(names)}, got {name}")
+        if not (args.out / args.part / f"{name}.json").exists():
+            command = shlex.join(["python", "-m", "studies", "real", args.part, "--data", "ROOT", "--only", name])
+            runs.save(args.part, name, measure(name, args.data), command, args.out)
+            print(f"Written: {args.out / args.part / name}.json", flush=True)

