@@ -15,8 +15,12 @@ EXTRAS = {
     "analysis": ("matplotlib",),
     "app": ("gradio",),
     "detection": ("faster_coco_eval",),
+    "coreml": ("coremltools",),
+    "executorch": ("executorch",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "litert": ("ai_edge_litert", "litert_torch"),
     "mmdet": ("mmdet", "mmseg"),
+    "openvino": ("openvino",),
     "segmentation": ("segmentation_models_pytorch",),
     "train": ("albumentations", "mmcv", "mmengine", "mmpretrain", "tensorboard"),
 }

@@ -1,4 +1,4 @@
-"""Export a model as ONNX or torch.export, and verify the file against the model.
+"""Export a model to ONNX, torch.export, OpenVINO, ExecuTorch, LiteRT or Core ML, and compare the file with the model.
 
 python tools/export.py --model soft_tiny --checkpoint FILE --format onnx --out soft_tiny.onnx
 python tools/export.py --config CONFIG --checkpoint FILE --format onnx --int8 --out soft_pico_int8.onnx
@@ -22,15 +22,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add_model_options(parser, config=True)
     add("--format", choices=FORMATS, required=True)
-    add("--out", required=True, metavar="FILE", help="ends in .onnx or .pt2")
+    add("--out", required=True, metavar="FILE", help="ends in .onnx, .pt2, .xml, .pte, .tflite or .mlpackage")
     add("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
     add("--dynamic-size", dest="any_size", action="store_true", help="accept images of any size from 64 pixels")
     add("--features", dest="stages", type=int, nargs="+", metavar="N", help="export the maps of these stages, from 0")
-    add("--max-error", type=float, default=1e-4, metavar="SHARE", help="allowed error relative to the largest output")
+    add("--with-preprocessing", dest="preprocessing", action="store_true", help="take uint8 images: normalise inside")
+    add("--half", action="store_true", help="write fp16, with formulas in fp32")
+    add("--max-error", type=float, metavar="SHARE", help="relative to the largest output (default: 1e-4, --half 1e-2)")
     add("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
     add("--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points")
     arguments = parser.arguments(argv)
-    how = {name: arguments.pop(name) for name in ("out", "format", "any_size", "int8", "max_error", "max_drop")}
+    names = "out", "format", "any_size", "half", "preprocessing", "int8", "max_error", "max_drop"
+    how = {name: arguments.pop(name) for name in names}
     source = load_export_model(**arguments)
     for note in source.notes:
         print(note)

@@ -1,4 +1,4 @@
-"""Trained models as files for other programs: ONNX and torch.export."""
+"""Trained models as files of ONNX, torch.export, OpenVINO, ExecuTorch, LiteRT and Core ML."""
 
 from soft_vit.export.formats import FORMATS
 from soft_vit.export.model import ExportModel, load_export_model

@@ -1,12 +1,14 @@
 """Formats of exported models: how to write a file, and how to open it as a function."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx.node import map_arg
 
 from soft_vit.export.model import ExportModel
 from soft_vit.text_tables import one_line
@@ -21,17 +23,17 @@ MIN_SIDE = 64
 METADATA_FILE = "metadata.json"
 
 
-def capture(source: ExportModel, any_size: bool = False) -> torch.export.ExportedProgram:
-    """Return the graph of a model for any batch size and, with any_size, for sides of 64 pixels and above.
+def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True) -> torch.export.ExportedProgram:
+    """Return the graph of a model for any batch or one image and, with any_size, for sides of 64 pixels and above.
 
     Raises ValueError for a model whose graph depends on the image size.
     """
     dim = torch.export.Dim
-    shapes = {0: dim("batch", min=1, max=MAX_BATCH)}
+    shapes = {0: dim("batch", min=1, max=MAX_BATCH)} if any_batch else {}
     if any_size:
         shapes |= {side: dim(name, min=MIN_SIDE, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
     # torch.export would specialise on a batch of 1.
-    example = torch.zeros(2, *source.input_size)
+    example = source.images(2 if any_batch else 1, *source.input_size[1:])
     try:
         # What torch cannot prove of sizes, such as that n^2 is not n, is checked as the graph runs.
         options = {"prefer_deferred_runtime_asserts_over_guards": True}
@@ -40,6 +42,36 @@ def capture(source: ExportModel, any_size: bool = False) -> torch.export.Exporte
         # torch.export raises errors of many types.
         size = " for images of any size; use --img-size for one size" if any_size else ""
         raise ValueError(f"torch.export cannot capture {source.name}{size} ({one_line(error)}).") from error
+
+
+def core_aten(source: ExportModel) -> torch.export.ExportedProgram:
+    """Return the graph of a model for one image in Core ATen operators, without aliases and assertions."""
+    program = capture(source, any_batch=False).run_decompositions()
+    aten, graph = torch.ops.aten, program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.target is aten.alias.default:
+            node.replace_all_uses_with(node.args[0])
+        if node.target in (aten.alias.default, aten._assert_tensor_metadata.default):
+            graph.erase_node(node)
+    program.graph_module.recompile()
+    return program
+
+
+def fold_constants(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Replace, in place, what a graph computes from no input and no weight, such as an identity, by its values."""
+    values: dict[torch.fx.Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function" and all(each in values for each in node.all_input_nodes):
+            args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
+    for index, (node, value) in enumerate(values.items()):
+        if isinstance(value, Tensor) and any(user not in values for user in node.users):
+            module.register_buffer(f"constant_{index}", value)
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(f"constant_{index}"), lambda user: user not in values)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
 
 
 def write_torch_export(source: ExportModel, path: Path, any_size: bool = False) -> None:
@@ -64,7 +96,7 @@ def as_list(outputs: Tensor | tuple[Tensor, ...]) -> list[Tensor]:
 def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
     """Write an ONNX file with weights inside and the metadata as properties.
 
-    Raises ValueError for a model that cannot be captured or translated.
+    Raises ValueError for a model that cannot be captured.
     """
     # Report a missing package before the work: onnxruntime is needed only to verify the file.
     import onnx  # noqa: F401
@@ -75,15 +107,7 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
     # torch would give them names such as s77.
     axes = {0: "batch", 2: "height", 3: "width"} if any_size else {0: "batch"}
     names = dict(input_names=["images"], output_names=list(source.outputs), dynamic_shapes=(axes,))
-    try:
-        onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
-    except Exception as error:
-        # torch wraps the cause in long reports.
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        reason = one_line(cause).split(". ")[0]
-        raise ValueError(f"{source.name} cannot be translated to ONNX ({reason}).") from error
+    onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     for node in onnx_program.model.graph.all_nodes():
         # Contains paths of this machine, and is larger than a small model.
         node.metadata_props.clear()
@@ -103,16 +127,113 @@ def open_onnx(path: Path) -> Run:
     return lambda images: [torch.from_numpy(output) for output in session.run(None, {name: images.numpy()})]
 
 
+def write_openvino(source: ExportModel, path: Path, any_size: bool = False) -> None:
+    """Write OpenVINO's representation, made from ONNX: a graph with the metadata, and its weights in a file beside."""
+    import openvino
+
+    full = path.with_suffix(".onnx")
+    write_onnx(source, full, any_size)
+    model = openvino.convert_model(full)
+    full.unlink()
+    for key, value in source.metadata().items():
+        model.set_rt_info(value, ["model_info", key])
+    openvino.save_model(model, path, compress_to_fp16=False)
+
+
+def open_openvino(path: Path) -> Run:
+    """Return a file of `write_openvino` as a function, by OpenVINO on the CPU without further rounding."""
+    import openvino
+
+    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda images: [torch.from_numpy(output.copy()) for output in model(images.numpy()).to_tuple()]
+
+
+def write_executorch(source: ExportModel, path: Path) -> None:
+    """Write a program of ExecuTorch for one image, whose products XNNPACK computes, with its metadata beside."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    edge = to_edge_transform_and_lower(core_aten(source), partitioner=[XnnpackPartitioner()])
+    path.write_bytes(edge.to_executorch().buffer)
+    write_metadata_beside(source, path)
+
+
+def open_executorch(path: Path) -> Run:
+    """Return a file of `write_executorch` as a function."""
+    from executorch.runtime import Runtime
+
+    method = Runtime.get().load_program(path).load_method("forward")
+    return lambda images: [output.clone() for output in method.execute([images])]
+
+
+def write_litert(source: ExportModel, path: Path) -> None:
+    """Write a program of LiteRT (TensorFlow Lite) for one image, with its metadata beside."""
+    import litert_torch
+
+    # LiteRT cannot number elements, as an identity does.
+    module = fold_constants(capture(source, any_batch=False).module(check_guards=False))
+    litert_torch.convert(module, (source.images(1, *source.input_size[1:]),)).export(str(path))
+    write_metadata_beside(source, path)
+
+
+def open_litert(path: Path) -> Run:
+    """Return a file of `write_litert` as a function, by LiteRT on the CPU."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+    run = interpreter.get_signature_runner()
+    (name,) = run.get_input_details()
+    return lambda images: [torch.from_numpy(output) for _, output in sorted(run(**{name: images.numpy()}).items())]
+
+
+def write_coreml(source: ExportModel, path: Path) -> None:
+    """Write a package of Core ML for one image, with its metadata inside."""
+    import coremltools
+
+    names = [coremltools.TensorType(name=name) for name in source.outputs]
+    images = coremltools.TensorType(name="images", shape=(1, *source.input_size))
+    target, precision = coremltools.target.iOS16, coremltools.precision.FLOAT32
+    how = dict(inputs=[images], outputs=names, minimum_deployment_target=target, compute_precision=precision)
+    model = coremltools.convert(core_aten(source), **how)
+    model.user_defined_metadata.update(source.metadata())
+    model.save(str(path))
+
+
+def open_coreml(path: Path) -> Run | None:
+    """Return a package of `write_coreml` as a function on a Mac; elsewhere read its specification, and return None."""
+    import coremltools
+
+    on_mac = sys.platform == "darwin"
+    model = coremltools.models.MLModel(str(path), skip_model_load=not on_mac)
+    names = [output.name for output in model.get_spec().description.output]
+    if not on_mac:
+        return None
+    return lambda images: [torch.from_numpy(model.predict({"images": images.numpy()})[name]) for name in names]
+
+
+def write_metadata_beside(source: ExportModel, path: Path) -> None:
+    """Write the metadata as FILE.json, for formats that have no place for them."""
+    path.with_name(f"{path.name}.json").write_text(json.dumps(source.metadata(), indent=2))
+
+
 class Format(NamedTuple):
-    """suffix: of the files. write: writes a model to a path. open: opens a file as a function."""
+    """suffix: of the files. write: writes a model to a path. open: opens a file as a function, or checks it alone.
+
+    any_batch: whether a file takes any number of images instead of one, and write any_size.
+    """
 
     suffix: str
     write: Callable[..., None]
-    open: Callable[[Path], Run]
+    open: Callable[[Path], Run | None]
+    any_batch: bool = True
 
 
 FORMATS = {
     "onnx": Format(".onnx", write_onnx, open_onnx),
     "torch_export": Format(".pt2", write_torch_export, open_torch_export),
+    "openvino": Format(".xml", write_openvino, open_openvino),
+    "executorch": Format(".pte", write_executorch, open_executorch, any_batch=False),
+    "litert": Format(".tflite", write_litert, open_litert, any_batch=False),
+    "coreml": Format(".mlpackage", write_coreml, open_coreml, any_batch=False),
 }
 """The formats of exported models by name."""

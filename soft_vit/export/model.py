@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from timm.data import resolve_model_data_config
 from timm.models._input import get_model_input_config
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from soft_vit.engine.models.timm_model import timm_network
 from soft_vit.predict import ConfigPredictor, load_predictor
@@ -35,6 +37,33 @@ class FeatureMaps(nn.Module):
         return tuple(self.model.forward_intermediates(x, indices=self.indices, intermediates_only=True))
 
 
+class Preprocessed(nn.Module):
+    """A model of uint8 images `[B, C, H, W]`. mean, std: of each channel, for values in [0, 1]."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.model = model
+        for name, values in (("mean", mean), ("std", std)):
+            self.register_buffer(name, 255 * torch.tensor(values)[:, None, None])
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model((x.float() - self.mean) / self.std)
+
+
+class Half(nn.Module):
+    """A copy of a model in fp16, whose formulas are computed in fp32, with images and outputs in fp32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = deepcopy(model).half()
+
+    def forward(self, x: Tensor) -> Any:
+        return tree_map(Tensor.float, self.model(x.half()))
+
+
 @dataclass(frozen=True)
 class ExportModel:
     """A model in eval mode on the CPU, and how its images are prepared.
@@ -42,7 +71,7 @@ class ExportModel:
     input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
     the logits, `class 3` and so on where unknown, or empty if all are. outputs: a name for each tensor of the result.
     notes: a sentence for each change of the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they
-    are known. spec: the record of the model.
+    are known. spec: the record of the model. dtype: of the images, fp32 or uint8.
     """
 
     name: str
@@ -55,12 +84,29 @@ class ExportModel:
     notes: tuple[str, ...] = ()
     crop: Mapping[str, Any] = field(default_factory=dict)
     spec: ModelSpec = field(default_factory=ModelSpec)
+    dtype: torch.dtype = torch.float32
+
+    def images(self, batch: int, height: int, width: int, generator: torch.Generator | None = None) -> Tensor:
+        """Return random images `[B, C, H, W]`."""
+        shape = batch, self.input_size[0], height, width
+        if self.dtype == torch.uint8:
+            return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+        return torch.randn(shape, generator=generator)
+
+    def with_preprocessing(self) -> "ExportModel":
+        """Return the model with the normalisation inside: its images are uint8, and have no mean and std."""
+        return replace(self, model=Preprocessed(self.model, self.mean, self.std), mean=(), std=(), dtype=torch.uint8)
+
+    def half(self) -> "ExportModel":
+        """Return the model in half precision, see `Half`."""
+        return replace(self, model=Half(self.model))
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of an exported file; lists are JSON."""
         lists = {key: json.dumps(getattr(self, key)) for key in ("input_size", "mean", "std", "classes", "outputs")}
         crop = {key: str(value) for key, value in self.crop.items()}
         told = {"multi_label": json.dumps(self.spec.multi_label), "options": json.dumps(dict(self.spec.options))}
+        told["dtype"] = str(self.dtype).removeprefix("torch.")
         return {"model": self.name, **lists, **crop, **told, "soft_vit_version": __version__}
 
 

@@ -68,9 +68,11 @@ def drop_expansions(graph: Any) -> None:
 
 
 def shape_images(split: str, count: int, source: ExportModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return generated images `[count, 3, H, W]`, normalised for a model, and their labels `[count]`."""
+    """Return generated images `[count, 3, H, W]` as a model takes them, and their labels `[count]`."""
     samples = list(ShapeImages(count, split, size=source.input_size[1:]))
     labels = torch.tensor([sample.label for sample in samples])
+    if source.dtype == torch.uint8:
+        return normalised_batch(samples, 0.0, 1 / 255).round().to(torch.uint8), labels
     return normalised_batch(samples, source.mean, source.std), labels
 
 

@@ -1,5 +1,6 @@
 """Write a model to a file and verify the file against the model."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from soft_vit.weights.files import ensure_writable, write_atomically
 
 BATCHES = (1, 5)
 """Batch sizes of the comparison: one image, and a size that differs from the captured one."""
+MAX_ERROR, MAX_HALF_ERROR = 1e-4, 1e-2
 
 
 def export(
@@ -23,35 +25,61 @@ def export(
     format: str,
     *,
     any_size: bool = False,
+    half: bool = False,
+    preprocessing: bool = False,
     int8: bool = False,
-    max_error: float = 1e-4,
+    max_error: float | None = None,
     max_drop: float = 2.0,
     report: Callable[[str], None] = print,
 ) -> Path:
-    """Write a model to a file that takes any batch, and verify the file on random images.
+    """Write a model to a file, and verify the file on random images.
 
-    format: a key of `FORMATS`. any_size: for images of any size. int8: quantise the ONNX file, see `quantize`.
-    max_error: largest difference from the model, see `relative_error`. max_drop: largest loss of accuracy by int8, in
-    points. report: called with a sentence for each step. `out` is written only after verification. Raises ValueError
-    for incompatible options and for a file that differs from the model.
+    format: a key of `FORMATS`; those of phones take one image, others any batch. any_size: for images of any size.
+    half: in fp16, see `ExportModel.half`. preprocessing: for images in uint8, see `ExportModel.with_preprocessing`.
+    int8: quantise the ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`; by
+    default 1e-4, or 1e-2 with half. max_drop: largest loss of accuracy by int8, in points. report: called with a
+    sentence for each step. `out`, and files beside it, are written only after verification. Raises ValueError for
+    incompatible options and for a file that differs from the model.
     """
     out = Path(out)
-    suffix, write, open_file = FORMATS[format]
+    suffix, write, open_file, any_batch = FORMATS[format]
     if out.suffix != suffix:
         raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
-    if int8 and (format != "onnx" or source.outputs != ("logits",) or source.input_size[0] != 3):
-        raise ValueError("int8 must be used with the format onnx and a classifier of RGB images.")
+    if int8 and (format != "onnx" or half or source.outputs != ("logits",) or source.input_size[0] != 3):
+        raise ValueError("int8 must be used with the format onnx, without half, and a classifier of RGB images.")
+    if any_size and not any_batch:
+        raise ValueError(f"any_size must be used with onnx, openvino or torch_export, got {format}.")
+    max_error = max_error or (MAX_HALF_ERROR if half else MAX_ERROR)
     ensure_writable(out)
+    written = source.half() if half else source
+    if preprocessing:
+        source, written = source.with_preprocessing(), written.with_preprocessing()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / out.name
         size = "any size" if any_size else "{} x {}".format(*source.input_size[1:])
-        report(f"Writing {source.name} as {format}, for any batch of images of {size}.")
-        write(source, path, any_size=any_size)
-        report("Comparing the file with the model on random images.")
-        errors = compare(open_file(path), source, verified_sizes(source, any_size))
+        batch = "any batch of images" if any_batch else "one image"
+        report(f"Writing {source.name} as {format}, for {batch} of {size}.")
+        try:
+            write(written, path, **({"any_size": any_size} if any_batch else {}))
+        except (ValueError, OSError, ImportError):
+            raise
+        except Exception as error:
+            # Converters raise errors of many types, and wrap the cause in long reports.
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            reason = one_line(cause).split(". ")[0]
+            raise ValueError(f"{source.name} cannot be translated to {format} ({reason}).") from error
+        run = open_file(path)
+        if run is None:
+            report("Only the specification was checked: the file cannot run on this machine.")
+        else:
+            report("Comparing the file with the model on random images.")
+        batches = BATCHES if any_batch else BATCHES[:1]
+        errors = compare(run, source, verified_sizes(source, any_size), batches) if run else {}
         for shape, error in errors.items():
             report(f"  {shape}: relative error {error:.1e}")
-        worst = max(errors.values())
+        worst = max(errors.values(), default=0.0)
         if worst > max_error:
             raise ValueError(f"The file differs from the model by {worst:.1e}, more than --max-error {max_error:.0e}.")
         if int8:
@@ -60,11 +88,22 @@ def export(
             report(f"  {quantize(path, quantized, source)}")
             report("Measuring both on generated images.")
             report(f"  {check_drop(path, quantized, source, max_drop)}")
-            path = quantized
-        write_atomically(out, path.read_bytes())
-    error = "" if int8 else f", relative error {worst:.1e}"
-    report(f"Written: {out} ({out.stat().st_size / 1e6:.1f} MB){error}")
+            quantized.replace(path)
+        # The file last: who finds it finds the weights and metadata beside it.
+        files = sorted(path.parent.iterdir(), key=path.__eq__)
+        size_in_bytes = sum(place(file, out.with_name(file.name)) for file in files)
+    error = "" if int8 or run is None else f", relative error {worst:.1e}"
+    report(f"Written: {out} ({size_in_bytes / 1e6:.1f} MB){error}")
     return out
+
+
+def place(source: Path, target: Path) -> int:
+    """Copy a file atomically, or a folder; return its size in bytes."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+        return sum(file.stat().st_size for file in target.rglob("*"))
+    write_atomically(target, source.read_bytes())
+    return target.stat().st_size
 
 
 def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]:
@@ -76,16 +115,18 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
     return [(height, width), *(others if any_size else ())]
 
 
-def compare(run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]]) -> dict[str, float]:
+def compare(
+    run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]], batches: Sequence[int] = BATCHES
+) -> dict[str, float]:
     """Return the difference from the model, see `relative_error`, for each shape of random images.
 
-    sizes: (H, W) of the images, each in all `BATCHES`. Raises ValueError if the file cannot run on a batch.
+    sizes: (H, W) of the images, each in all batches. Raises ValueError if the file cannot run on a batch.
     """
     generator = torch.Generator().manual_seed(0)
     errors = {}
     for height, width in sizes:
-        for batch in BATCHES:
-            images = torch.randn(batch, source.input_size[0], height, width, generator=generator)
+        for batch in batches:
+            images = source.images(batch, height, width, generator)
             shape = f"{batch} x {height} x {width}"
             with torch.no_grad():
                 expected = as_list(source.model(images))

@@ -34,7 +34,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 def split_parts(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """Split the output of one layer `[B, N, parts * C]`, such as keys and values, into parts `[B, H, N, C / H]`."""
     # Not unbind of one permuted tensor, whose gradient is copied twice.
-    return tuple(split_heads(part, num_heads) for part in x.chunk(parts, dim=-1))
+    # Not a chunk of one part, which LiteRT does not take.
+    return tuple(split_heads(part, num_heads) for part in (x.chunk(parts, dim=-1) if parts > 1 else (x,)))
 
 
 def merge_heads(x: Tensor) -> Tensor:

@@ -25,14 +25,16 @@ ATTENTION_CASES = [case for case in CASES if "contract" in case.uses or "inverse
 ATTENTION_CASES = [case for case in ATTENTION_CASES if case.kind != "nystrom" or "inverse" not in case.options]
 
 
-def rare(operator: Any, kwargs: dict[str, Any]) -> str:
-    """Return what few runtimes translate; empty for a Core ATen operator whose terms have no factors."""
+def rare(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return what few runtimes translate; empty for Core ATen without factors of terms or splits into one part."""
     name = str(operator).replace("_.", ".")
     _, packet, overload = name.split(".")
     if packet in REPLACED:
         return ""
     if torch.Tag.core not in getattr(getattr(torch.ops.aten, packet), overload).tags:
         return name
+    if packet == "split_with_sizes" and len(args[1]) == 1:
+        return f"{name} into one part"
     return ", ".join(f"{name} {factor}" for factor in ("alpha", "beta") if kwargs.get(factor, 1) != 1)
 
 
@@ -55,7 +57,7 @@ class RareOperators(TorchDispatchMode):
                     result = decompose(*args, **kwargs)
                     if result is not NotImplemented:
                         return result
-            self.found.add(rare(operator, kwargs))
+            self.found.add(rare(operator, args, kwargs))
         return operator(*args, **kwargs)
 
 

@@ -22,7 +22,7 @@ from soft_vit.ops.landmarks import (
     isolate_missing,
     random_tokens,
 )
-from soft_vit.ops.layout import FeatSize, Layout, split_heads, window
+from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice
 from soft_vit.ops.soft.attention import soft_attention_with_options
 from soft_vit.ops.soft.options import BACKENDS, Backend, Inverse, InverseOptions, NewtonGradient, NewtonStart
@@ -52,8 +52,10 @@ def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:
 def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float = 1.0) -> Tensor:
     """Project tokens `[B, N, C]` to `scale * linear(x)` of every head, `[B, H, N, D]`, in memory `[B, H, D, N]`.
 
-    A head's map and matrix are views of that layout, so that no head is ever copied.
+    A head's map and matrix are views of that layout, so that no head is ever copied. Runtimes choose their own layouts.
     """
+    if torch.compiler.is_exporting():
+        return split_heads(scale * linear(x), num_heads)
     if not may_read_weight(linear):
         y = scale * linear(x).mT
     elif linear.bias is None:
@@ -66,6 +68,8 @@ def project_to_heads(x: Tensor, linear: nn.Linear, num_heads: int, scale: float 
 
 def project_from_heads(x: Tensor, linear: nn.Linear) -> Tensor:
     """Project heads `[B, H, N, D]`, laid out as by `project_to_heads`, to tokens `linear(x)` `[B, N, C]`."""
+    if torch.compiler.is_exporting():
+        return linear(merge_heads(x))
     x = x.mT.flatten(1, 2).mT
     if not may_read_weight(linear) or linear.bias is None:
         return linear(x)

@@ -1,0 +1,91 @@
+"""Files for phones and other runtimes, with normalisation inside, and in half precision."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from soft_vit.export import FORMATS, ExportModel, export
+from soft_vit.export.formats import Format, core_aten, fold_constants
+from soft_vit.export.verified_file import relative_error
+
+PACKAGES = {"openvino": "openvino", "executorch": "executorch", "litert": "litert_torch", "coreml": "coremltools"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("format", "package"), PACKAGES.items())
+@pytest.mark.parametrize("preprocessing", [False, True])
+def test_every_runtime(format, package, preprocessing, small, tmp_path):
+    pytest.importorskip(package)
+    lines: list[str] = []
+    path = tmp_path / f"model{FORMATS[format].suffix}"
+    export(small, path, format, preprocessing=preprocessing, report=lines.append)
+    assert any("1 x 64 x 64: relative error" in line or "specification" in line for line in lines)
+    beside = {"openvino": "model.bin", "executorch": "model.pte.json", "litert": "model.tflite.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {path.name, beside.get(format, path.name)}
+
+
+def small_file(source: ExportModel, path) -> None:
+    path.write_text("graph")
+    path.with_suffix(".bin").write_text("weights")
+
+
+def test_file_of_one_image_that_cannot_run_here(small, tmp_path, monkeypatch):
+    """What is beside it is placed, too; nothing claims that it was compared."""
+    monkeypatch.setitem(FORMATS, "phone", Format(".phone", small_file, lambda path: None, any_batch=False))
+    lines: list[str] = []
+    export(small, tmp_path / "model.phone", "phone", report=lines.append)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.phone", "model.bin"}
+    assert "one image" in lines[0]
+    assert not [line for line in lines if "relative error" in line]
+    with pytest.raises(ValueError, match=r"any_size.*phone"):
+        export(small, tmp_path / "model.phone", "phone", any_size=True, report=lines.append)
+
+
+def test_error_of_a_converter_is_one_sentence(small, tmp_path, monkeypatch):
+    def write(source, path):
+        try:
+            raise NotImplementedError("no aten.sort\nmore lines")
+        except NotImplementedError as error:
+            raise RuntimeError("A long report") from error
+
+    monkeypatch.setitem(FORMATS, "phone", Format(".phone", write, lambda path: None, any_batch=False))
+    with pytest.raises(ValueError, match=r"soft_pico .* phone \(no aten.sort"):
+        export(small, tmp_path / "model.phone", "phone", report=lambda line: None)
+
+
+def test_normalisation_inside(small):
+    source = small.with_preprocessing()
+    images = source.images(2, 64, 64)
+    assert images.dtype == torch.uint8
+    mean, std = (torch.tensor(values)[:, None, None] for values in (small.mean, small.std))
+    torch.testing.assert_close(source.model(images), small.model((images / 255 - mean) / std), rtol=1e-4, atol=1e-5)
+    told = source.metadata()
+    assert (told["dtype"], json.loads(told["mean"]), json.loads(told["std"])) == ("uint8", [], [])
+    assert small.metadata()["dtype"] == "float32"
+
+
+def test_half_precision_rounds_around_the_formulas(small):
+    half = small.half()
+    images = small.images(2, 64, 64)
+    error = relative_error([half.model(images)], [small.model(images)])
+    assert torch.finfo(torch.float32).eps * 16 < error < 1e-2
+    assert all(weight.dtype == torch.float32 for weight in small.model.parameters())
+
+
+class Identity(nn.Module):
+    def forward(self, x):
+        return (x @ (torch.eye(x.shape[-1]) + torch.arange(x.shape[-1]))).detach()
+
+
+def test_what_depends_on_sizes_alone_becomes_a_constant():
+    source = ExportModel("identity", Identity(), (3, 5, 5), mean=(), std=())
+    program = core_aten(source)
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not names & {"aten.alias.default", "aten.detach.default", "aten._assert_tensor_metadata.default"}
+    images = source.images(1, 5, 5)
+    torch.testing.assert_close(program.module()(images), source.model(images))
+    folded = fold_constants(program.module(check_guards=False))
+    assert not [node for node in folded.graph.nodes if "arange" in str(node.target)]
+    torch.testing.assert_close(folded(images), source.model(images))
