@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # What formulas need beyond that, as docs/export.md says, by a word of the case.
 CHOLESKY = {"aten.linalg_cholesky_ex.default", "aten.cholesky_solve.default"}
 NEEDED = {"reformer": {"aten.sort.stable"}, "skyformer": CHOLESKY, "cholesky": CHOLESKY}
+NEEDED["efficientvit"] = {"aten.upsample_bicubic2d.default"}
 # What torch.export leaves out or replaces, as it replaces operators that write to their argument.
 REPLACED = ("alias", "copy", "lift_fresh")
 
