@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from soft_vit.engine.entries import class_of, datasets_in, entries, timm_model, type_name
+from soft_vit.engine.entries import class_of, datasets_in, datasets_of, entries, timm_model, type_name
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.resume.read import require_checkpoint
@@ -163,7 +163,7 @@ def check_task(cfg: Config) -> None:
         return
     several, wrong = bool(model.get("multi_label")), []
     for split in ("train", "val", "test"):
-        for one in datasets_in((cfg.get(f"{split}_dataloader") or {}).get("dataset")):
+        for one in datasets_of(cfg, split):
             kind = class_of(one, DATASETS) or object
             of_one_label = kind.__module__.startswith("soft_vit.") and not {"dataset", "datasets"} & one.keys()
             if (of_one_label or "multi_label" in one) and bool(one.get("multi_label")) != several:

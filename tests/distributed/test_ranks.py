@@ -14,7 +14,6 @@ from torch import nn
 
 from soft_vit.engine import SafeCheckpointHook, SafeOptimWrapper, resolve
 from soft_vit.layers.attention.vq import VQAttention
-from soft_vit.resume.ranks import AnyRank, from_main
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, MMEngine wraps the model")
@@ -24,19 +23,6 @@ def test_options_of_ddp_on_cpus_are_mmengines(own, monkeypatch):
     wrapper = resolve(DEMO, {"find_unused_parameters": True, **own}, launcher="pytorch").model_wrapper_cfg
     expected = {"broadcast_buffers": bool(own), "find_unused_parameters": True, "device_ids": None}
     assert wrapper == {"type": "MMDistributedDataParallel", **expected}
-
-
-def questions(rank: int) -> list:
-    def fail() -> None:
-        raise FileNotFoundError(f"rank {rank}")
-
-    with pytest.raises(FileNotFoundError, match="rank 0"):
-        from_main(fail)
-    return [from_main(lambda: rank), AnyRank()(rank == 1), AnyRank()(False)]
-
-
-def test_ranks_choose_as_the_main_one_does(tmp_path):
-    assert call_in_ranks(2, tmp_path, questions) == [[0, True, False]] * 2
 
 
 def small(attention: str, seed: int) -> nn.Module:

@@ -216,8 +216,8 @@ def test_a_value_of_a_child_counts_as_an_option_does(tmp_path, config, name, val
     expected = resolve(base, {name: value}, work_dir="w").to_dict()
     other = {"data_root": "/other", "val_fraction": 0.2}.get(name, 96)
     low = written(tmp_path / "low.py", f"_base_ = '{base}'\n{name} = {other!r}\n")
-    for below, own, options in ((base, value, {}), (low, value, {}), (low, other, {name: value})):
-        child = written(path, f"_base_ = '{below}'\n{name} = {own!r}\n")
+    for own, options in ((value, {}), (other, {name: value})):
+        child = written(path, f"_base_ = '{low}'\n{name} = {own!r}\n")
         assert resolve(child, options, work_dir="w").to_dict() == expected
 
 

@@ -179,6 +179,14 @@ def test_solves_by_hand(name, device):
     assert count_complexity(model, (3, 2, 6, 8)).macs == triangles * (3 * 2) * 6 * 6 * 8 / 2
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_transforms_by_hand(device):
+    """5 N log2(N) / 2 operations for N real numbers, there and back, or half as many multiply-adds."""
+    model = nn.Linear(1, 1, device=device)
+    model.forward = lambda x: torch.fft.irfft2(torch.fft.rfft2(x))
+    assert count_complexity(model, (3, 1, 4, 8)).macs == 3 * 2 * (5 * 32 * 5 / 4)
+
+
 def test_meta_and_real_counts_agree_and_make_a_table():
     real = count_complexity(timm.create_model("soft_pico", img_size=64), (1, 3, 64, 64))
     assert real == count_complexity(timm.create_model("soft_pico", img_size=64, device="meta"), (1, 3, 64, 64))

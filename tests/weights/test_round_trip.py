@@ -225,6 +225,7 @@ flatten  published    recorded
 flatten  hub          folder
 vit      state        overlay
 vit      mmengine     overlay, checkpoint_path, teacher
+vit      published    overlay
 vit      hub          folder
 swap     state        overlay, checkpoint_path
 swap     checkpoint   overlay, tools/predict.py, teacher

@@ -10,9 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import mmengine.dataset.sampler
-import numpy as np
 import pytest
-import torch
 from engine.runs import CONFIGS, DEMO, assert_same_state, scalars, tiny
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATASETS
@@ -24,7 +22,6 @@ from soft_vit.engine.hooks.checkpoint import AtomicBackend
 from soft_vit.engine.resume import position
 from soft_vit.engine.resume.loops import ExactEpochLoop
 from soft_vit.engine.resume.position import BatchPositionHook, PositionSampler, SeededDataset, run_seed
-from soft_vit.resume.position import seed_sample, seed_step, seed_worker
 
 # Randomness and samples follow from the position in a run.
 
@@ -127,38 +124,6 @@ def test_data_set_is_the_given_one_in_all_else(noise):
     noise.pipeline = "another"
     assert noise.dataset.pipeline == "another"
     assert copy.copy(noise).metainfo is Noise.metainfo
-
-
-def draw() -> tuple[float, float, float]:
-    return random.random(), np.random.random(), torch.rand(()).item()  # noqa: NPY002  the global generators are meant
-
-
-def test_a_place_has_numbers_of_its_own():
-    places = [
-        (seed, *key)
-        for seed in (seed_step, seed_sample)
-        for key in itertools.product((0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 1000, 2**33))
-    ]
-    rounds = []
-    for _ in range(2):
-        drawn = []
-        for seed, *key in places:
-            seed(*key)
-            drawn.append(draw())
-        rounds.append(drawn)
-    assert rounds[0] == rounds[1]
-    for column in zip(*drawn, strict=True):
-        assert len(set(column)) == len(places)
-
-
-def test_workers_of_two_ranks_share_no_number():
-    drawn = []
-    for rank in (0, 0, 1):
-        torch.manual_seed(5)
-        seed_worker(rank)
-        drawn.append(draw())
-    assert drawn[0] == drawn[1]
-    assert not set(drawn[0]) & set(drawn[2])
 
 
 @pytest.mark.parametrize(("own", "rank", "expected"), [(False, 3, 10), (True, 3, 7), (True, 0, 10)])

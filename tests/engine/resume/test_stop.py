@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -70,27 +69,6 @@ def test_without_a_hook_that_saves(told):
         StopHook().after_train_iter(a_run(None, hooks=False), batch_idx=0)
 
 
-@pytest.mark.parametrize(
-    ("number", "patience", "ended"),
-    [
-        (signal.SIGTERM, 0.0, -signal.SIGTERM),
-        (signal.SIGTERM, 3600.0, 0),
-        # Within half a second the second one is the same, forwarded by a launcher.
-        (signal.SIGINT, 3600.0, 0),
-        (signal.SIGINT, 0.0, -signal.SIGINT),
-    ],
-)
-def test_second_signal(number, patience, ended):
-    child = os.fork()
-    if child == 0:
-        with listening(patience=patience):
-            os.kill(os.getpid(), number)
-            os.kill(os.getpid(), number)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == ended
-
-
 def test_other_signals_on_request():
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)
     with listening(["SIGUSR1", "SIGTERM"]):
@@ -100,11 +78,6 @@ def test_other_signals_on_request():
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)) == before
     with listening():
         StopHook().after_train_iter(a_run(None), batch_idx=0)
-
-
-def test_in_another_thread_nothing_is_listened_for():
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(listening().__enter__).result()
 
 
 # One run in a folder.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from soft_vit.layers.attention import VQAttention
+from soft_vit.layers.attention import VQAttention, ssm
 from soft_vit.layers.attention.gau import GatedAttentionUnit
 from soft_vit.layers.attention.spatial_reduction import SpatialReductionAttention
 from soft_vit.ops import inline
@@ -354,3 +354,22 @@ def test_compiled_training_learns_the_same_codes(checkpointed: bool) -> None:
         results.append(found + code_state(attn))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+# The selective scans of few images and channels at a time, without gradients.
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_scans_in_parts_are_those_of_all(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(ssm, "CACHED", 0)
+    monkeypatch.setattr(ssm, "HIDDEN_SIZE", 0)
+    attn, x = ssm.SSMAttention(20, 2, dtype=torch.float64), torch.randn(3, 2 + 9 * 11, 20, dtype=torch.float64)
+    mask = torch.ones(3, 2 + 9 * 11, dtype=torch.bool) if masked else None
+    if mask is not None:
+        mask[1, 2:].view(9, 11)[4:] = False
+        mask[2, 2:].view(9, 11)[:, 7:] = False
+    whole = attn(x, (9, 11), 2, mask)
+    with torch.no_grad():
+        parts = attn(x, (9, 11), 2, mask)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
