@@ -12,7 +12,7 @@ from soft_vit.text_tables import markdown_table
 from studies.real import runs
 
 COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
-LEFT, TOP, WIDE, HIGH = 60, 50, 560, 260
+LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
 Results = dict[str, dict[str, Any]]
 
 
@@ -89,7 +89,7 @@ def students_chart(results: Results) -> str:
         kind = result["student"]["kind"]
         points.append((_total_minutes(name, results), found["cosine"], "l" if "hedgehog" in kind else "q", name))
     longest, low = max(point[0] for point in points), math.floor(20 * min(point[1] for point in points)) / 20
-    across = lambda minutes: LEFT + 10 + (WIDE - 120) * minutes / longest  # noqa: E731  short
+    across = lambda minutes: LEFT + 10 + (WIDE - 180) * minutes / longest  # noqa: E731  short
     up = lambda cosine: TOP + HIGH * (1 - cosine) / (1 - low)  # noqa: E731
     parts = [text(LEFT, 26, "Cosine with the real teacher's features on held-out pictures", "b")]
     for i in range(round((1 - low) * 20) + 1):
@@ -99,7 +99,8 @@ def students_chart(results: Results) -> str:
         parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
     for minutes, cosine, style, name in points:
-        parts += [dot(across(minutes), up(cosine), style, name), text(across(minutes) + 8, up(cosine) + 4, name, "s")]
+        label = text(round(across(minutes) + 8, 1), round(up(cosine) + 4, 1), name, "s")
+        parts += [dot(across(minutes), up(cosine), style, name), label]
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 

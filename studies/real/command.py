@@ -11,6 +11,8 @@ continues where it stopped. The pages that show them are written by python -m do
 """
 
 import shlex
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,8 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse_args(argv)
     names, measure = PARTS[args.part]
     torch.set_num_threads(args.threads)
+    # An exception, so that the clock of a run notes its time when it is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in args.only or names:
         if name not in names:
             parser.error(f"--only must name runs of {', '.join(names)}, got {name}")

@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,7 +187,15 @@ def test_runs_by_a_config_continue_in_their_folder(root: Path, monkeypatch) -> N
     assert len(list((root / "cells" / "val").rglob("*.png"))) == 12
 
 
-def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, capsys) -> None:
+@pytest.fixture
+def handler() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which the command sets."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> None:
     write_teacher(root)
     small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,))
     monkeypatch.setitem(students.STUDENTS, "linear_150", small)
@@ -204,3 +215,8 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, capsys) -> No
     main(words)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert json.loads(next(iter(before)).read_text())["cpu_minutes"] > 0
+    # The time of a run that is stopped counts.
+    with pytest.raises(SystemExit), runs.cpu_clock(root / "state"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    with runs.cpu_clock(root / "state") as minutes:
+        assert minutes() > float((root / "state" / "cpu_minutes").read_text()) >= 0
