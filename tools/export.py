@@ -29,10 +29,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--with-preprocessing", dest="preprocessing", action="store_true", help="take uint8 images: normalise inside")
     add("--half", action="store_true", help="write fp16, with formulas in fp32")
     add("--max-error", type=float, metavar="SHARE", help="relative to the largest output (default: 1e-4, --half 1e-2)")
-    add("--int8", action="store_true", help="quantise the ONNX file, calibrated on generated images")
+    add("--int8", action="store_true", help="quantise the ONNX file, by default with generated images")
+    add("--images", metavar="FOLDER", help="data set whose train calibrates int8, and whose val measures it")
     add("--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points")
     arguments = parser.arguments(argv)
-    names = "out", "format", "any_size", "half", "preprocessing", "int8", "max_error", "max_drop"
+    names = "out", "format", "any_size", "half", "preprocessing", "int8", "images", "max_error", "max_drop"
     how = {name: arguments.pop(name) for name in names}
     source = load_export_model(**arguments)
     for note in source.notes:

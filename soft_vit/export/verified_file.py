@@ -28,6 +28,7 @@ def export(
     half: bool = False,
     preprocessing: bool = False,
     int8: bool = False,
+    images: str | Path | None = None,
     max_error: float | None = None,
     max_drop: float = 2.0,
     report: Callable[[str], None] = print,
@@ -36,10 +37,11 @@ def export(
 
     format: a key of `FORMATS`; those of phones take one image, others any batch. any_size: for images of any size.
     half: in fp16, see `ExportModel.half`. preprocessing: for images in uint8, see `ExportModel.with_preprocessing`.
-    int8: quantise the ONNX file, see `quantize`. max_error: largest difference from the model, see `relative_error`; by
-    default 1e-4, or 1e-2 with half. max_drop: largest loss of accuracy by int8, in points. report: called with a
-    sentence for each step. `out`, and files beside it, are written only after verification. Raises ValueError for
-    incompatible options and for a file that differs from the model.
+    int8: quantise the ONNX file, see `quantize`. images: the folder of a data set, whose `train` calibrates int8 and
+    whose `val` measures it; by default images are generated. max_error: largest difference from the model, see
+    `relative_error`; by default 1e-4, or 1e-2 with half. max_drop: largest loss of accuracy by int8, in points.
+    report: called with a sentence for each step. `out`, and files beside it, are written only after verification.
+    Raises ValueError for incompatible options and for a file that differs from the model.
     """
     out = Path(out)
     suffix, write, open_file, any_batch = FORMATS[format]
@@ -83,11 +85,12 @@ def export(
         if worst > max_error:
             raise ValueError(f"The file differs from the model by {worst:.1e}, more than --max-error {max_error:.0e}.")
         if int8:
-            report("Quantising to int8, calibrated on generated images.")
+            root = None if images is None else Path(images)
+            report(f"Quantising to int8, calibrated on {root or 'generated images'}.")
             quantized = path.with_name(f"int8_{out.name}")
-            report(f"  {quantize(path, quantized, source)}")
-            report("Measuring both on generated images.")
-            report(f"  {check_drop(path, quantized, source, max_drop)}")
+            report(f"  {quantize(path, quantized, source, root)}")
+            report(f"Measuring both on {root or 'generated images'}.")
+            report(f"  {check_drop(path, quantized, source, max_drop, root)}")
             quantized.replace(path)
         # The file last: who finds it finds the weights and metadata beside it.
         files = sorted(path.parent.iterdir(), key=path.__eq__)

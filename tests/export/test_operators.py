@@ -1,7 +1,6 @@
 """What is exported has Core ATen operators alone, which every runtime translates."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -10,10 +9,12 @@ import torch
 from attention_cases import CASES, make
 from captured_models import CASES as PYRAMIDS
 from captured_models import create
+from export.decomposed import exported
 from models.zoo.families import SMALL
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from soft_vit.export.model import Half
 
 # What formulas need beyond that, as docs/export.md says, by a word of the case.
 CHOLESKY = {"aten.linalg_cholesky_ex.default", "aten.cholesky_solve.default"}
@@ -39,38 +40,14 @@ def rare(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return ", ".join(f"{name} {factor}" for factor in ("alpha", "beta") if kwargs.get(factor, 1) != 1)
 
 
-decompositions = cache(torch.export.default_decompositions)
-
-
-class RareOperators(TorchDispatchMode):
-    """Decompose operators as `ExportedProgram.run_decompositions` does, and note those that are `rare`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if operator.namespace != "prim":
-            known = [decompositions()[operator]] if operator in decompositions() else []
-            with self:
-                for decompose in (*known, *([] if torch.Tag.core in operator.tags else [operator.decompose])):
-                    result = decompose(*args, **kwargs)
-                    if result is not NotImplemented:
-                        return result
-            self.found.add(rare(operator, args, kwargs))
-        return operator(*args, **kwargs)
-
-
 def rare_operators(run: Callable[..., Any], *shapes: tuple[int, ...]) -> set[str]:
-    """Return the rare operators of run as it is exported, for tensors of these shapes, in a tenth of the time."""
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-        for name in ("is_compiling", "is_exporting"):
-            patch.setattr(torch.compiler, name, lambda: True)
+    """Return the rare operators of run as it is exported, for tensors of these shapes."""
+    found: set[str] = set()
+    with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = [torch.zeros(shape) for shape in shapes]
-        with RareOperators() as mode:
+        with exported(lambda operator, args, kwargs, result: found.add(rare(operator, args, kwargs))):
             run(*tensors)
-        return mode.found - {""}
+    return found - {""}
 
 
 def needed(case: str) -> set[str]:
@@ -98,3 +75,52 @@ def small_model(family: str) -> nn.Module:
 @pytest.mark.parametrize("family", MARKED)
 def test_every_family(family):
     assert rare_operators(small_model(family), (2, 3, 64, 64)) == needed(family)
+
+
+# Half precision, where every operator rounds its result, as a runtime on a CPU does not.
+
+
+BOUNDS = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+def sharpen(model: nn.Module) -> None:
+    """Multiply the weights of queries and keys by 16."""
+    for module in model.modules():
+        for layer, parts in getattr(module, "projections", {}).items():
+            weights = [weight for weight in getattr(module, layer).parameters() if len(weight) % len(parts) == 0]
+            for part, *of_part in zip(parts, *(weight.chunk(len(parts)) for weight in weights), strict=False):
+                for weight in of_part:
+                    weight.mul_(16 if part in "qk" else 1)
+
+
+QUICK_HALF = ("soft", "mila", "flatten_pvt")
+HALF = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK_HALF)) for name in ("soft", "soft_norm", *SMALL)
+]
+
+
+@pytest.mark.parametrize("family", HALF)
+@torch.no_grad()
+def test_half_precision_holds_where_attention_is_sharp(family):
+    """Weights far from zero: an initial layer scale of 1e-6 is no normal number of fp16."""
+    model = small_model(family)
+    for parameter in model.parameters():
+        parameter.add_(0.05 * torch.randn_like(parameter))
+    sharpen(model)
+    x = torch.randn(2, 3, 64, 64)
+    expected = model(x)
+    overflowed: list[str] = []
+
+    def note(operator, args, kwargs, result):
+        tensors = result if isinstance(result, tuple | list) else [result]
+        halves = [x for x in tensors if isinstance(x, torch.Tensor) and x.dtype in BOUNDS and x.numel()]
+        # Minus infinity is a mask.
+        if any(x.isnan().any() or x.isposinf().any() for x in halves):
+            overflowed.append(str(operator))
+
+    for dtype, bound in BOUNDS.items():
+        half = Half(model).model.to(dtype)
+        with exported(note):
+            logits = half(x.to(dtype))
+        assert not overflowed
+        assert (logits - expected).abs().max() <= bound * expected.abs().max(), dtype

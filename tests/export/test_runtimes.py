@@ -1,13 +1,16 @@
 """Files for phones and other runtimes, with normalisation inside, and in half precision."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from soft_vit.export import FORMATS, ExportModel, export
 from soft_vit.export.formats import Format, core_aten, fold_constants
+from soft_vit.export.quantization import labelled_images
 from soft_vit.export.verified_file import relative_error
 
 PACKAGES = {"openvino": "openvino", "executorch": "executorch", "litert": "litert_torch", "coreml": "coremltools"}
@@ -89,3 +92,22 @@ def test_what_depends_on_sizes_alone_becomes_a_constant():
     folded = fold_constants(program.module(check_guards=False))
     assert not [node for node in folded.graph.nodes if "arange" in str(node.target)]
     torch.testing.assert_close(folded(images), source.model(images))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_images_of_a_data_set_are_prepared_as_the_model_takes_them(inside, tmp_path):
+    for split, count in (("train", 4), ("val", 2)):
+        for index, name in enumerate(("one", "two")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (40, 40), (100 * index, 0, i)).save(tmp_path / split / name / f"{i}.png")
+    crop = dict(crop_pct=1.0, interpolation="bilinear")
+    source = ExportModel("model", nn.Identity(), (3, 8, 8), (0.5,) * 3, (0.25,) * 3, classes=("two", "one"), crop=crop)
+    source = source.with_preprocessing() if inside else source
+    images, labels = labelled_images("train", 4, source, tmp_path)
+    assert (images.shape, images.dtype) == ((4, 3, 8, 8), torch.uint8 if inside else torch.float32)
+    assert labels.tolist() == [1, 1, 0, 0]
+    reds = images[:, 0].float().mean((1, 2))
+    expected = torch.tensor([0, 0, 100, 100]) if inside else (torch.tensor([0, 0, 100, 100]) / 255 - 0.5) / 0.25
+    torch.testing.assert_close(reds, expected.float())
+    assert labelled_images("val", 9, replace(source, classes=()), tmp_path)[1] is None
