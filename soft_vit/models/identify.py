@@ -115,8 +115,10 @@ def _depths(names: Iterable[str], pattern: str) -> tuple[int, ...]:
 def _heads(model: str) -> list[str]:
     """Return the names of the linear classifiers of a model in its own and in released files."""
     cfg: Any = timm.get_pretrained_cfg(model)
-    names = cfg.classifier
-    return [*([names] if isinstance(names, str) else names), "classifier.head"]
+    names = cfg.classifier or ()
+    # Of EfficientViT, the last layer of one or two.
+    released = ["classifier.head", *(f"head.output_ops.0.op_list.{i}.conv" for i in (1, 0))]
+    return [*([names] if isinstance(names, str) else names), *released]
 
 
 def _how_it_is_found(path: Path, models: list[str]) -> str:
