@@ -48,12 +48,14 @@ def _steps(name: str, results: Results) -> str:
 
 
 def teacher_table(results: Results) -> str:
-    """Return how exactly the teacher was converted."""
+    """Return how exactly the teacher was converted, and what a probe reads from its features."""
     rows = []
     for result in results.values():
-        found = result["differences"]
-        rows.append([result["pictures"], *(f"{found[name]:.1e}" for name in ("tokens", "saliency", "map"))])
-    return markdown_table(["pictures", "tokens, over the largest", "saliency", "the package's own map"], rows)
+        found, probe = result["differences"], result["probe"]
+        cells = [result["pictures"], *(f"{found[name]:.1e}" for name in ("tokens", "saliency", "map"))]
+        rows.append([*cells, *(f"{probe[name]:.1f}" for name in ("ridge", "neighbours", "majority"))])
+    header = ["pictures", "tokens, over the largest", "saliency", "the package's own map"]
+    return markdown_table([*header, "defects by ridge %", "by neighbours %", "majority %"], rows)
 
 
 def students_table(results: Results) -> str:
@@ -121,7 +123,7 @@ def real_tables(folder: Path = runs.RESULTS) -> str:
     parts = []
     found = {part: runs.load(part, folder) for part in ("teacher", "linearise", "fashion", "attentions", "cells")}
     sections = {
-        "teacher": ("The conversion", lambda of: teacher_table(of)),
+        "teacher": ("The teacher", lambda of: teacher_table(of)),
         "linearise": ("Students of the real teacher", lambda of: students_table(of)),
         "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
         "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
