@@ -25,7 +25,6 @@ class GridViT:
     _modules: dict[str, Any]
     patch_embed: Any
     num_prefix_tokens: int
-    dynamic_img_size: bool
 
     @staticmethod
     def needs_grid(attn: ViTAttention) -> bool:
@@ -65,12 +64,13 @@ class GridViT:
 
     def _pos_embed(self, x: Tensor) -> Any:
         """Add timm's position embedding to x, the result of patch_embed (`[B, H, W, C]` if sizes are dynamic)."""
-        if self.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):
+        if self.dynamic_img_size and isinstance(self._modules["blocks"], _Chain):  # type: ignore[attr-defined]
             grid = TokenGrid((x.shape[1], x.shape[2]), self.num_prefix_tokens)
             self._modules["blocks"] = _Chain(self._bound(block, grid) for block in self._modules["blocks"])
             if torch.compiler.is_exporting() and same_size(grid.grid, self.patch_embed.grid_size):
                 # In a graph, timm resamples the embedding even to its own size.
-                self.dynamic_img_size, x = False, x.flatten(1, 2)
+                self.__dict__["dynamic_img_size"] = False
+                x = x.flatten(1, 2)
         return super()._pos_embed(x)  # type: ignore[misc]  # timm's
 
 
