@@ -132,7 +132,7 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
     is_vit = hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens")
     weights = model.from_released(loaded) if is_own else dict(loaded)
     before = {name: tuple(value.shape) for name, value in weights.items()}
-    if hasattr(model, "resample_state") or is_vit:
+    if (is_own and hasattr(model, "resample_state")) or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
         told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
         size = loaded.spec.img_size or (None if told else _assumed_size(weights, model, loaded.source))
