@@ -50,6 +50,7 @@ OPTIONS = {
     "python tools/analysis/attention_spectrum.py": "--img-size 64 --shapes 1",
     "python tools/analysis/visualize_attention.py": "--img-size 64",
     "python -m benchmarks models --published": "--img-size 64 --rounds 3",
+    "python tools/export.py --model efficientvit": "--no-pretrained",
     "python -m studies claims": "--only 17",
     "python -m studies claims --": "",
     "python -m studies gym": "--no-train",
@@ -71,6 +72,7 @@ ENDS_IN = {
     "python tools/test.py configs/demo/soft_pico_labels.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
+    "python tools/export.py --model efficientvit": ("soft_vit.export.export", None),
     "python tools/weights/check_checkpoint.py": ("soft_vit.models.identify.describe_file", []),
     "python tools/linearise.py": ("soft_vit.linearise.linearise", None),
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
@@ -142,6 +144,8 @@ class Desk:
             shard.addfile(tarfile.TarInfo("1.cls"))
         torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
+        name = "efficientvit_seg_b1_ade20k"
+        torch.save(timm.create_model(name).state_dict(), folder / f"{name}.pt")
 
     def run(self, command: str) -> None:
         if command in self.done:
