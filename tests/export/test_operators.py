@@ -62,7 +62,8 @@ def test_every_attention(case):
 
 # Rows whose parts other rows have, too.
 SLOW = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit", "inline_pvt", "vig", "vrwkv")
-SLOW += ("soft_norm", "cholesky", "capped bottleneck", "random sampling", "fused stages", "reversible")
+SLOW += ("vig_h", "vmamba", "vil", "vil2", "vrwkv6", "ca_deit", "soft_norm", "cholesky", "reversible")
+SLOW += ("capped bottleneck", "random sampling", "fused stages")
 MODELS = {family: {"model_name": name, **options} for family, (name, options) in SMALL.items()} | PYRAMIDS
 MARKED = [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family in MODELS]
 
