@@ -103,7 +103,7 @@ def export(
 def place(source: Path, target: Path) -> int:
     """Copy a file atomically, or a folder; return its size in bytes."""
     if source.is_dir():
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, dirs_exist_ok=True)
         return sum(file.stat().st_size for file in target.rglob("*"))
     write_atomically(target, source.read_bytes())
     return target.stat().st_size
