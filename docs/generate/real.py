@@ -100,9 +100,15 @@ def students_chart(results: Results) -> str:
     for minutes in range(0, math.ceil(longest) + 1, max(1, round(longest / 8))):
         parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
-    for minutes, cosine, style, name in points:
-        label = text(round(across(minutes) + 8, 1), round(up(cosine) + 4, 1), name, "s")
-        parts += [dot(across(minutes), up(cosine), style, name), label]
+    labels: list[tuple[float, float, float]] = []
+    for minutes, cosine, style, name in sorted(points, key=lambda point: (point[1], -point[0])):
+        x, y, width = across(minutes) + 8, up(cosine) + 4, 7 * len(name) + 20
+        # Above the labels that it would cross.
+        for x_below, y_below, width_below in labels:
+            if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
+                y = y_below - 14
+        labels.append((x, y, width))
+        parts += [dot(across(minutes), up(cosine), style, name), text(round(x, 1), round(y, 1), name, "s")]
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 
