@@ -4,6 +4,7 @@ All variants are built on the meta device; a small one of each family computes.
 """
 
 import copy
+import pickle
 
 import pytest
 import timm
@@ -68,6 +69,7 @@ def test_every_model(name: str) -> None:
     assert all(model.get_submodule(name) is layer for name, layer in zip(names, layers, strict=True))
     parameters = {n for n, _ in model.named_parameters()}
     if name in SMALLEST:
+        assert pickle.loads(pickle.dumps(model)).state_dict().keys() == own.keys()
         for coarse in (False, True):
             groups = group_parameters(model, model.group_matcher(coarse=coarse))
             assert {n for names in groups.values() for n in names} == parameters
