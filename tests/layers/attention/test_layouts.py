@@ -193,7 +193,8 @@ def test_options_of_queries_and_keys(kind: str) -> None:
     """What `attend` is given, against a plain attention on queries and keys that are normalised and convolved here."""
     for feat_size, prefix in (((5, 7), 3), ((23,), 0)):
         attn, plain = make(case(kind, **OPTIONS), feat_size), make(case(kind), feat_size)
-        plain.load_state_dict({name: attn.state_dict()[name] for name in plain.state_dict()})
+        weights = attn.state_dict()
+        plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
         grid = feat_size if len(feat_size) == 2 else (*feat_size, 1)
         x, seen = tokens(2, prefix + grid[0] * grid[1]), {}
         for name, module in (("found", attn), ("plain", plain)):

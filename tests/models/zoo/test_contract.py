@@ -70,7 +70,6 @@ def test_every_model(name: str) -> None:
     assert all(model.get_submodule(name) is layer for name, layer in zip(names, layers, strict=True))
     parameters = {n for n, _ in model.named_parameters()}
     if name in SMALLEST:
-        assert pickle.loads(pickle.dumps(model)).state_dict().keys() == own.keys()
         for coarse in (False, True):
             groups = group_parameters(model, model.group_matcher(coarse=coarse))
             assert {n for names in groups.values() for n in names} == parameters
@@ -168,7 +167,7 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
     cfg = {"input_size": (3, 96, 64)}
     row = ROWS[family]
     model = timm.create_model(row.tiny, device="meta", pretrained_cfg_overlay=cfg, **rates, **row.small)
-    assert model.img_size == (96, 64)
+    assert pickle.loads(pickle.dumps(model)).img_size == model.img_size == (96, 64)
     without = ("head_drop", "pos_drop", "attn_drop", *(["attn.proj_drop"] if family == "mila" else []))
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout) and "proj_drop_rate" in rates and not name.endswith(without):
@@ -197,8 +196,7 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     # What belongs to the other size is resampled as it is loaded.
     built = create(family, img_size=(72, 100)).double()
     built.load_state_dict(weights)
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(built.state_dict()[name], value, msg=name)
+    torch.testing.assert_close(built.state_dict(), model.state_dict())
     torch.testing.assert_close(built(x), together)
     for call in (lambda: model(x[:, :, :16]), lambda: model.set_input_size(16)):
         with pytest.raises(ValueError, match="16"):
