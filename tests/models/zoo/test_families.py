@@ -112,10 +112,10 @@ def test_what_does_not_fill_a_patch_of_weightformer_is_left_out() -> None:
     ],
 )
 def test_weights_of_another_model_are_refused(name: str, other: str, options: dict) -> None:
-    weights = {key: torch.zeros(shape) for key, shape in shapes(family_of(other), other).items()}
+    weights = {key: torch.zeros(()).expand(shape) for key, shape in shapes(family_of(other), other).items()}
     overlay = {"state_dict": {"model": weights, "epoch": 3}}
     with pytest.raises(ValueError, match=name):
-        timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+        timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, device="meta", **options)
 
 
 @pytest.mark.parametrize("family", ["vil", "vil2"])
