@@ -25,8 +25,8 @@ from soft_vit.engine.models.timm_model import published_spec
 from soft_vit.engine.resume.read import require_checkpoint
 from soft_vit.engine.run import build_runner, traceback_in_log
 from soft_vit.text_tables import csv_table
+from soft_vit.weights.build import complete_spec
 from soft_vit.weights.files import ensure_writable, write_atomically
-from soft_vit.weights.load import complete_spec
 from soft_vit.weights.read import load_weights
 from soft_vit.weights.spec import ModelSpec
 

@@ -22,7 +22,7 @@ from timm.layers import to_2tuple
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.entries import arguments_of, class_of, datasets_of, entries, timm_model, type_name
 from soft_vit.registry import DATASETS
-from soft_vit.weights.load import is_own_model
+from soft_vit.weights.build import is_own_model
 
 NAMES = ("data_root", "image_size", "num_classes", "val_fraction")
 """The shared values."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from soft_vit import swap_attention
 from soft_vit.layers.token_grid import TokenGrid
 from soft_vit.text_tables import one_line
-from soft_vit.weights.load import model_of_file
+from soft_vit.weights.build import model_of_file
 
 PREPROCESSOR = "preprocessor_config.json"
 """The file of transformers with the mean and standard deviation of a model's images."""

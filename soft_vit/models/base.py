@@ -28,7 +28,8 @@ from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.adapter import Adapter
-from soft_vit.weights.load import build_model, resample_vit
+from soft_vit.weights.build import build_model
+from soft_vit.weights.load import resample_vit
 from soft_vit.weights.spec import options_of
 
 MIN_IMAGE_SIDE = 32

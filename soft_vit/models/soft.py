@@ -13,7 +13,7 @@ from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import base
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
-from soft_vit.weights.load import SOURCES
+from soft_vit.weights.build import SOURCES
 
 # `register_named` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "model_name"]

@@ -24,14 +24,8 @@ from soft_vit.layers.vit_attention import ViTAttention, check_options, vit_atten
 from soft_vit.models.base import add_img_size_hooks
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.ops.flops import flop_counter
-from soft_vit.weights.load import (
-    SOURCES,
-    SWAPPED,
-    checkpoint_filter_fn,
-    complete_spec,
-    load_into,
-    pretrained_weights,
-)
+from soft_vit.weights.build import SOURCES, complete_spec, pretrained_weights
+from soft_vit.weights.load import SWAPPED, checkpoint_filter_fn, load_into
 from soft_vit.weights.spec import ModelSpec
 
 KNOWN = (TimmAttention, AttentionRope, EvaAttention, BeitAttention)

@@ -27,7 +27,8 @@ from soft_vit.engine.models.timm_model import create_timm_model, timm_network
 from soft_vit.models.base import require_known
 from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
 from soft_vit.probe.load import require_device
-from soft_vit.weights.load import load_into, model_of_file
+from soft_vit.weights.build import model_of_file
+from soft_vit.weights.load import load_into
 from soft_vit.weights.read import load_weights
 from soft_vit.weights.spec import ModelSpec
 

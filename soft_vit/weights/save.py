@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.version import __version__
+from soft_vit.weights.build import complete_spec
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import RECORDED_WEIGHTS
-from soft_vit.weights.load import complete_spec, fit, require_classifier
+from soft_vit.weights.load import fit, require_classifier
 from soft_vit.weights.read import (
     AVERAGED_KEYS,
     PLAIN_KEYS,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
-from soft_vit.weights.load import model_of_file
+from soft_vit.weights.build import model_of_file
 
 
 def teacher_loss(student: Tensor, teacher: Tensor, kind: str, tau: float = 1.0) -> Tensor:

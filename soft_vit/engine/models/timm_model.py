@@ -10,7 +10,7 @@ from torch import nn
 from soft_vit.models.base import require_known
 from soft_vit.text_tables import one_line
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
-from soft_vit.weights.load import is_own_model
+from soft_vit.weights.build import is_own_model
 from soft_vit.weights.spec import ModelSpec
 
 
