@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
     add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="steps in total or by phase (default: 3000)")
     add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
-    what = "rates of the first phase and of the others (default: 1e-3 1e-4)"
+    what = "rates of the first phase and of the others (default: 1e-3 3e-5)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
-    what = "blocks whose tokens are learned too (default: those that end the first and the second third)"
+    what = "blocks whose tokens are learned too (default: all but the last)"
     add("--intermediate", nargs="*", type=int, metavar="N", help=what)
     what = "what the first phase learns of attentions: their outputs (default), their weights, or both"
     add("--match", choices=get_args(Match), default=Plan.match, help=what)
