@@ -191,7 +191,7 @@ def _use_timm_model(
         cfg.model["num_classes"] = replaced["num_classes"]
     cfg.load_from = weights or (TIMM_PREFIX + name if pretrained else None)
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
-    return views.timm_view({**usual.cfg, **spec.cfg}, img_size, crop_pct)
+    return views.timm_view({**usual.cfg, **spec.entries({})}, img_size, crop_pct)
 
 
 def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:

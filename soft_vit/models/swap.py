@@ -181,7 +181,7 @@ def swapped_by_soft_vit(
     if isinstance(notes[0], str):
         arguments["attn_layer"] = notes.pop(0)
     # The file stays out of what timm saves with the model.
-    noted = {**spec.cfg, **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
+    noted = {**spec.entries(kwargs), **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
     model: Any = timm.model_entrypoint(architecture)(
         pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments
     )
@@ -194,7 +194,11 @@ def swapped_by_soft_vit(
         classes = 0 if features_only else model.num_classes
         filters: dict[str, Any] = dict(filter_fn=checkpoint_filter_fn, cache_dir=cache_dir)
         load_pretrained(model, cfg.to_dict(), num_classes=classes, in_chans=model.in_chans, **filters)
-    return FeatureGetterNet(model, out_indices=out_indices) if features_only else model
+    if not features_only:
+        return model
+    features: Any = FeatureGetterNet(model, out_indices=out_indices)
+    features.pretrained_cfg = features.default_cfg = model.pretrained_cfg
+    return features
 
 
 def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:

@@ -91,11 +91,12 @@ def in_transform() -> bool:
 def is_eager(*tensors: Tensor | None) -> bool:
     """Return whether these are plain tensors, and only autograd records operations on them.
 
-    False under compilers, dispatch modes (FLOP counters, fake tensors) and transforms, and for subclasses of Tensor.
+    False under compilers, torch.jit.trace, dispatch modes (FLOP counters, fake tensors) and transforms, and for
+    subclasses of Tensor.
     """
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or in_transform():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack():
         return False
-    return all(x is None or type(x) in (Tensor, Parameter) for x in tensors)
+    return not in_transform() and all(x is None or type(x) in (Tensor, Parameter) for x in tensors)
 
 
 def in_backward() -> bool:

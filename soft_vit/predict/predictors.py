@@ -130,7 +130,6 @@ class ConfigPredictor:
         self.score_thr = score_thr
         self.topk = topk
         weights = load_weights(checkpoint)
-        self.spec = weights.spec
         cfg = resolve(config, options, tested=weights.spec)
         init_default_scope(cfg.get("default_scope") or "mmengine")
         model = dict(cfg.model)
@@ -141,6 +140,8 @@ class ConfigPredictor:
             # The checkpoint has all weights.
             model["pretrained"] = False
         self.model = MODELS.build(model)
+        # The config has the task, also of weights that do not note theirs.
+        self.spec = weights.spec.with_classes(weights.spec.label_names, bool(model.get("multi_label")))
         dataset = shown_datasets(cfg)[0]
         self.bits: int | None = dataset.get("bits")
         # The pipeline for generated images of one size does not resize.

@@ -17,6 +17,11 @@ def _same(value: Tensor) -> Tensor:
     return value
 
 
+def _no_buffers(model: Any) -> dict[str, Tensor]:
+    # By name, because a model may be pickled with its adapter.
+    return {}
+
+
 def from_conv(weight: Tensor) -> Tensor:
     """Return the weight `[C_out, C_in]` of a linear layer that is released as a 1 x 1 convolution."""
     return weight.flatten(1) if weight.shape[2:] == (1, 1) else weight
@@ -69,7 +74,7 @@ class Adapter:
     names: Mapping[str, str | None]
     values: Mapping[str, tuple[Convert, Convert]] = field(default_factory=dict)
     projections: tuple[Layers, Layers] = ((), ())
-    computed: Callable[[Any], Mapping[str, Tensor]] = lambda model: {}
+    computed: Callable[[Any], Mapping[str, Tensor]] = _no_buffers
     marker: str | None = None
 
     def _find(self, name: str, to_released: bool) -> tuple[Any, Convert] | None:

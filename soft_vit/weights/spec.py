@@ -147,6 +147,8 @@ class ModelSpec:
         kept = {key: value for key, value in self.cfg.items() if keeps_head or key not in ("label_names", "notes")}
         if self.img_size is not None:
             kept.setdefault("input_size", (self.options.get("in_chans", 3), *self.img_size))
+        # Those of published tests are of other weights.
+        kept = {f"test_{key}": None for key in ("input_size", "crop_pct") if key in kept} | kept
         return kept if count is None else {**kept, "num_classes": count}
 
     def with_classes(self, names: Sequence[str], multi_label: bool) -> "ModelSpec":

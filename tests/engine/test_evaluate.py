@@ -115,11 +115,14 @@ def test_published_weights_are_shown_their_images(folders, tmp_path):
     assert agrees(metrics, expected_on_folder(model, folders / "numbered", *view))
 
 
-def test_weights_that_know_their_options_are_tested_with_them(folders, tmp_path):
+@pytest.mark.parametrize("sized_as", ["images", "option"])
+def test_weights_that_know_their_options_are_tested_with_them(sized_as, folders, tmp_path):
     """No name or shape tells how tokens are pooled."""
     model = network(num_classes=4, global_pool="avg")
-    cfg = {"input_size": (3, 32, 32), "crop_pct": 1.0, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    cfg = {"crop_pct": 1.0, "mean": (0.5,) * 3, "std": (0.25,) * 3}
     options = {**NARROW, "global_pool": "avg"}
+    size = (cfg, {"input_size": (3, 32, 32)}) if sized_as == "images" else (options, {"img_size": (32, 32)})
+    size[0].update(size[1])
     notes = ModelSpec("soft_pico", options, {**cfg, "label_names": [str(label) for label in THERE]})
     torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "weights.pth")
     files = {"weights": str(tmp_path / "weights.pth"), "data_root": folders / "numbered", "work_dir": tmp_path}

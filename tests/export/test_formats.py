@@ -87,16 +87,19 @@ def test_features():
     ],
     ids=["pyramid", "ViT"],
 )
-def test_config_with_its_checkpoint(model, tmp_path):
-    """Images are sized and normalised as in training, not as in timm's configuration of the model."""
+@pytest.mark.parametrize("several", [False, True], ids=["one label", "several labels"])
+def test_config_with_its_checkpoint(several, model, tmp_path):
+    """The images and the task are those of the training, not those of timm's configuration of the model."""
     config = tmp_path / "config.py"
     own = f"image_size = {model['img_size']}\nmodel = dict(**{model})\n"
-    config.write_text(f"_base_ = {str(RESOURCES / 'configs/demo/soft_pico_shapes.py')!r}\n{own}")
+    base = RESOURCES / "configs" / "demo" / f"soft_pico_{'labels' if several else 'shapes'}.py"
+    config.write_text(f"_base_ = {str(base)!r}\n{own}")
     weights = timm.create_model(num_classes=10, **model).state_dict()
     torch.save({"state_dict": weights, "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "weights.pth")
     source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
     assert source.name == model["model_name"]
     assert source.classes == CLASSES
+    assert json.loads(source.metadata()["multi_label"]) == several
     assert source.input_size == (model.get("in_chans", 3), model["img_size"], model["img_size"])
     assert source.std == pytest.approx((64 / 255,) * 3, abs=1e-6)
 

@@ -96,6 +96,17 @@ def test_features_of_a_graph_equal_those_of_the_model(name, options):
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*is deprecated")
+@pytest.mark.parametrize("family", ["soft_pico", "mila"])
+def test_torch_jit_traces_inference(family):
+    """As counters of FLOPs and TensorBoard do; the graph takes any batch."""
+    name, options = MODELS[family]
+    model = timm.create_model(name, **options).eval()
+    with torch.no_grad():
+        graph, x = torch.jit.trace(model, torch.randn(2, 3, 64, 64)), torch.randn(3, 3, 64, 64)
+        assert (graph(x) - model(x)).norm() <= 4e-6 * model(x).norm()
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ["soft_pico", "local_pyramid_pico"])
 def test_gradients_of_every_image_by_vmap(name):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
 import soft_vit
@@ -169,6 +170,7 @@ def test_a_saved_model_comes_back_with_its_attention(name: str, swaps: list, res
         timm.models.save_for_hf(loaded, tmp_path)
     other = {"num_classes": 3, "features_only": True, "out_indices": 1}
     loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, **other).eval()
+    assert resolve_model_data_config(loaded)["mean"] == model.pretrained_cfg["mean"]
     torch.testing.assert_close(loaded(x)[-1], model.forward_intermediates(x, [1], intermediates_only=True)[0])
     side = 3 * model.patch_embed.patch_size[0]
     loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, img_size=(side, side)).eval()

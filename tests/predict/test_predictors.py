@@ -1,11 +1,13 @@
 """Predictors show images to a model as its training showed its test images, and refuse what does not fit."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import timm
 import torch
+from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
@@ -16,7 +18,8 @@ from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.data.images import BadImage
 from soft_vit.engine.config import resolve
-from soft_vit.engine.models.notes import cfg_of_config
+from soft_vit.engine.models.classifier import TimmTrainClassifier
+from soft_vit.engine.models.notes import cfg_of_config, spec_of_run
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.spec import NOTES_KEY
@@ -127,6 +130,18 @@ def test_checkpoint_says_size_and_options_of_its_model(tmp_path):
             other = timm.create_model("soft_pico", num_classes=3, img_size=(64, 96), **options).eval()
             other.load_state_dict(predictor.model.state_dict())
             assert torch.equal(found, other(image[None])) == bool(options)
+
+
+def test_a_run_shows_its_images_not_those_of_published_tests(tmp_path):
+    """Of a model that was published with tests at 192 pixels."""
+    model = TimmTrainClassifier("test_mambaout", num_classes=3)
+    crop = {"type": "TimmEvalCrop", "img_size": 64, "crop_pct": 0.7}
+    cfg = Config({"test_dataloader": {"dataset": {"type": "ImageTree", "pipeline": [crop]}}})
+    data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": "abc"}))
+    spec = spec_of_run(SimpleNamespace(cfg=cfg, model=model, train_dataloader=data))
+    torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: spec.to_dict()}}, tmp_path / "a.pth")
+    shown = TimmPredictor("test_mambaout", checkpoint=tmp_path / "a.pth").data
+    assert (shown["input_size"], shown["crop_pct"]) == ((3, 64, 64), 0.7)
 
 
 OTHERS = [("soft_norm_pico", {}, "got .soft_norm."), ("soft_pico", {"options": {"depths": 3}}, "depths|int")]

@@ -33,7 +33,9 @@ from soft_vit.export import load_export_model
 from soft_vit.linearise import Backbone, load_backbone, save_backbone
 from soft_vit.weights import RECORDED_WEIGHTS, load_index
 from soft_vit.weights.publish import publish
+from soft_vit.weights.read import load_weights
 from soft_vit.weights.save import LAYOUTS, convert
+from soft_vit.weights.spec import ModelSpec
 
 ROOT = Path(__file__).parents[2]
 SIZE = (32, 64)
@@ -192,6 +194,9 @@ def load(case: SimpleNamespace, way: str, path: Path, out: Path, options: dict[s
         assert source.classes == case.names
         return source.model(x), case.model(x)
     found = create(way, name, path.parent if way == "recorded" else path, **options)
+    if way == "overlay":
+        # What the file notes of classes, task and preprocessing.
+        assert load_weights(path).spec.cfg.items() <= ModelSpec.of(found).cfg.items()
     # A student has no head.
     return tuple(model.forward_features(x) if way == "folder" else model(x) for model in (found, case.model))
 

@@ -25,7 +25,8 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
         spec = ModelSpec(None, options, {key: value for key, value in backbone.cfg.items() if key in ("mean", "std")})
     else:
         return None
-    cfg = {**spec.cfg, **cfg_of_config(runner.cfg)}
+    known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
+    cfg = {**known, **cfg_of_config(runner.cfg)}
     if network is not None:
         cfg["input_size"] = (spec.cfg["input_size"][0], *cfg["input_size"][1:])
     preprocessor = getattr(model, "data_preprocessor", None)

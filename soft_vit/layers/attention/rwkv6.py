@@ -73,7 +73,7 @@ class RWKV6Attention(Attention):
         """Set gates, bonuses and shares of neighbours for a block of a network of that depth, as released."""
         place, power, dim = layer / max(depth - 1, 1), 1 - layer / depth, self.time_decay.shape[2]
         for part in "xwkvrg":
-            share = self.get_parameter(f"time_maa_{part}")
+            share = getattr(self, f"time_maa_{part}")
             share.copy_(1 - ramp(dim, power / 2 if part in "rg" else power, share))
         self.time_maa_v.sub_(0.3 * place)
         channel = torch.linspace(0, 1, dim, device=self.time_decay.device)
@@ -91,7 +91,7 @@ class RWKV6Attention(Attention):
         step = shift_quarters(x, layout, self.num_heads) - x
         # Shares of the neighbours for gates, keys, values, r and the gate of the result: [5, B, T, C].
         low = ((x + step * self.time_maa_x) @ self.time_maa_w1).tanh().unflatten(2, (5, -1))
-        shares = torch.stack([self.get_parameter(f"time_maa_{part}") for part in "wkvrg"])
+        shares = torch.stack([getattr(self, f"time_maa_{part}") for part in "wkvrg"])
         shares = shares + low.permute(2, 0, 1, 3) @ self.time_maa_w2[:, None]
         xw, xk, xv, xr, xg = (x + step * shares).to(x.dtype)
         pairs = (xr, self.receptance), (xk, self.key), (xv, self.value)

@@ -4,6 +4,8 @@ All variants are built on the meta device; a small one of each family computes.
 """
 
 import copy
+import pickle
+from functools import partial
 
 import pytest
 import timm
@@ -68,6 +70,7 @@ def test_every_model(name: str) -> None:
     assert all(model.get_submodule(name) is layer for name, layer in zip(names, layers, strict=True))
     parameters = {n for n, _ in model.named_parameters()}
     if name in SMALLEST:
+        assert pickle.loads(pickle.dumps(model)).state_dict().keys() == own.keys()
         for coarse in (False, True):
             groups = group_parameters(model, model.group_matcher(coarse=coarse))
             assert {n for names in groups.values() for n in names} == parameters
@@ -176,7 +179,7 @@ def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @every_family
 def test_any_size_and_any_neighbours(family: str) -> None:
-    """Logits of an image do not depend on its batch, also under vmap; a set image size is as good as a given one."""
+    """Logits of an image do not depend on its batch, also under torch.func; a set image size is as good as a given."""
     model = create(family, img_size=(64, 96)).double()
     weights = copy.deepcopy(model.state_dict())
     x = images(3, 72, 100).double()
@@ -185,7 +188,9 @@ def test_any_size_and_any_neighbours(family: str) -> None:
     with torch.no_grad():
         together = model(x)
         alone = torch.cat([model(image[None]) for image in x])
-        mapped = torch.func.vmap(lambda image: model(image[None])[0])(x)
+        tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        call = partial(torch.func.functional_call, model, tensors)
+        mapped = torch.func.vmap(lambda image: call(image[None])[0])(x)
     assert (together[0] - together[1]).norm() > 1e-4 * together.norm()
     for logits in (alone, mapped):
         torch.testing.assert_close(together, logits, rtol=1e-10, atol=1e-10)
