@@ -132,7 +132,7 @@ def resample_and_check(
     """
     # A ViT whose attention was swapped is of timm's class.
     resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
-    resample(state_dict, prefix, local_metadata.get("options", {}).get("img_size"))
+    resample(prefix, state_dict, local_metadata.get("options", {}).get("img_size"))
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
     heads = (heads,) if isinstance(heads, str) else heads
     for name, own in (*model.named_parameters(), *model.named_buffers()):
@@ -397,7 +397,7 @@ class StagedModel(nn.Module):
         return self.adapter.to_released(state, self)
 
     def resample_state(
-        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
     ) -> None:
         """Resample, in place, position embeddings and weights of attentions for one map to the maps of this model.
 
@@ -536,7 +536,7 @@ class PlainModel(StagedModel):
         return {name: value for name, value in weights.items() if self.num_classes or not name.startswith("head.")}
 
     def resample_state(
-        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
     ) -> None:
         """Resample the position embedding, in place; one of `[1, H, W, C]` is that of the map (H, W)."""
         name = f"{prefix}pos_embed"

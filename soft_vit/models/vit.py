@@ -108,10 +108,10 @@ class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # Gri
         return self.adapter.to_released(state, self)
 
     def resample_state(
-        self, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
     ) -> None:
         """See `resample_vit`."""
-        resample_vit(self, weights, prefix, img_size)
+        resample_vit(self, prefix, weights, img_size)
 
 
 default_cfgs: dict[str, DefaultCfg] = {}

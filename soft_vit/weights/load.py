@@ -136,7 +136,7 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | N
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
         told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
         size = loaded.spec.img_size or (None if told else _assumed_size(weights, model, loaded.source))
-        resample(weights, img_size=size)
+        resample("", weights, size)
     if not is_own and (timm_filter := getattr(sys.modules.get(type(model).__module__), "checkpoint_filter_fn", None)):
         # timm's filter reads from here for which size the weights are: that of the model, if they are resampled.
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
@@ -253,7 +253,7 @@ def position_counts(model: Any, img_size: tuple[int, int]) -> dict[str, int]:
 
 
 def resample_vit(
-    model: Any, weights: MutableMapping[str, Tensor], prefix: str = "", img_size: tuple[int, int] | None = None
+    model: Any, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
 ) -> None:
     """Resample, in place, a ViT's position embedding, and weights of its attentions that belong to one map.
 
