@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ("soft_vit", "configs", "checkpoints", "tools", "requirements", "setup.py", "pyproject.toml", "MANIFEST.in")
 SOURCES += ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "model-index.yml")
-WEIGHTS = ("checkpoints/soft_pico.shapes.safetensors", "checkpoints/soft_plus_pico.tiles.safetensors")
+SHIPPED = ("soft_pico.shapes", "soft_plus_pico.tiles", "soft_plus_pico.fashion")
+WEIGHTS = [f"checkpoints/{name}.safetensors" for name in SHIPPED]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Give a frozen ViT another attention, with unlabelled images, and report what was lost.
 
-python tools/linearise.py --teacher vit_small_patch14_dinov2.lvd142m --kind linear --images photos --out DIR
-torchrun --nproc_per_node 8 tools/linearise.py --teacher NAME --kind linear --images photos --out DIR --bf16
+python tools/linearise.py --teacher vit_small_patch14_dinov2.lvd142m --kind hedgehog --images photos --out DIR
+torchrun --nproc_per_node 8 tools/linearise.py --teacher NAME --kind hedgehog --images photos --out DIR --bf16
 
 A stopped run continues if its command is run again.
 """
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(__doc__)
     add = parser.add_argument
     add("--teacher", required=True, metavar="NAME", help="a ViT of timm, a checkpoint, or a folder of transformers")
-    add("--kind", required=True, help="an attention, such as linear")
+    add("--kind", required=True, help="an attention, such as hedgehog")
     add("--images", required=True, metavar="FOLDER", help="a folder, a TAR or a ZIP of images")
     add("--out", required=True, metavar="DIR", help="folder for weights, report and state")
     add("--kind-options", nargs="+", type=option, default=[], metavar="NAME=VALUE", help="options of the attention")
@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
     add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="steps in total or by phase (default: 3000)")
     add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
-    what = "rates of the first phase and of the others (default: 1e-3 1e-4)"
+    what = "rates of the first phase and of the others (default: 1e-3 3e-5)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
-    what = "blocks whose tokens are learned too (default: those that end the first and the second third)"
+    what = "blocks whose tokens are learned too (default: all but the last)"
     add("--intermediate", nargs="*", type=int, metavar="N", help=what)
     what = "what the first phase learns of attentions: their outputs (default), their weights, or both"
     add("--match", choices=get_args(Match), default=Plan.match, help=what)

@@ -13,6 +13,8 @@ from studies.real import runs
 
 COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
 LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
+# Of the real teacher.
+BLOCKS = 12
 Results = dict[str, dict[str, Any]]
 
 
@@ -59,28 +61,42 @@ def teacher_table(results: Results) -> str:
 
 
 def students_table(results: Results) -> str:
-    """Return a row for each student, the best first."""
+    """Return a row for each student, a mean over seeds, the best first."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in results:
+        groups[name.partition("_seed")[0]].append(name)
     rows = []
-    for name, result in results.items():
-        student, judged = result["student"], result["judged"]
-        size, found = next(iter(judged.items()))
-        learned = ", ".join(map(str, student["intermediates"])) or "none"
-        phase = [result["history"].get(f"phase {i}") for i in (1, 2, 3)]
-        kept = [str(p["step"]) for p in phase if p and "step" in p]
+    for names in groups.values():
+        student, history = results[names[0]]["student"], results[names[0]]["history"]
+        judged = [next(iter(results[name]["judged"].values())) for name in names]
+        size, intermediates = next(iter(results[names[0]]["judged"])), student["intermediates"]
+        learned = "every" if len(intermediates) == BLOCKS - 1 else ", ".join(map(str, intermediates)) or "none"
+        phases = [history.get(f"phase {i}") for i in (1, 2, 3)]
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
-        cells = [
-            f"`{student['kind']}`",
-            student.get("match", "outputs"),
-            _steps(name, results),
-            f"{rates[0]:g}",
-            learned,
-        ]
-        cells += [" ".join(kept), *(f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap"))]
-        cells.append(f"{_total_minutes(name, results):.1f}")
-        rows.append((found["cosine"], [size, *cells]))
-    header = ["pixels", "kind", "match", "steps", "last rate", "blocks learned too", "kept step"]
+        softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
+        cells = [size, f"`{student['kind']}`", softmax]
+        cells += [student.get("match", "outputs"), _steps(names[0], results), f"{rates[0]:g}", learned]
+        cells += [" ".join(str(phase["step"]) for phase in phases if phase and "step" in phase)]
+        cells += [over_seeds([found[key] for found in judged], 3) for key in ("cosine", "agreement", "overlap")]
+        cells.append(f"{fmean(_total_minutes(name, results) for name in names):.1f}")
+        rows.append((fmean(found["cosine"] for found in judged), cells))
+    header = ["pixels", "kind", "softmax in", "match", "steps", "last rate", "blocks learned too", "kept step"]
     header += ["cosine", "agreement", "overlap", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
+
+
+def sizes_table(results: Results) -> str:
+    """Return a row for each size of images at which a student was judged, and what a probe reads, of those with one."""
+    rows = []
+    for name, result in results.items():
+        if "probe" in result:
+            probe = [f"{result['probe'][key]:.1f}" for key in ("ridge", "neighbours")]
+            for size, found in result["judged"].items():
+                cells = [f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap")]
+                rows.append([name if probe[0] else "", size, *cells, *probe])
+                probe = ["", ""]
+    header = ["student", "pixels", "cosine", "agreement", "overlap", "defects by ridge %", "by neighbours %"]
+    return markdown_table(header, rows) if rows else ""
 
 
 def students_chart(results: Results) -> str:
@@ -130,7 +146,7 @@ def real_tables(folder: Path = runs.RESULTS) -> str:
     found = {part: runs.load(part, folder) for part in ("teacher", "linearise", "fashion", "attentions", "cells")}
     sections = {
         "teacher": ("The teacher", lambda of: teacher_table(of)),
-        "linearise": ("Students of the real teacher", lambda of: students_table(of)),
+        "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}".strip()),
         "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
         "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
         "cells": ("Solar cells", lambda of: accuracy_table(of, "begins with", "accuracy/top1")),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx.node import map_arg
 
 from soft_vit.export.model import ExportModel
+from soft_vit.export.translation import translate
 from soft_vit.text_tables import one_line
 
 Run = Callable[[Tensor], list[Tensor]]
@@ -107,7 +108,7 @@ def write_onnx(source: ExportModel, path: Path, any_size: bool = False) -> None:
     # torch would give them names such as s77.
     axes = {0: "batch", 2: "height", 3: "width"} if any_size else {0: "batch"}
     names = dict(input_names=["images"], output_names=list(source.outputs), dynamic_shapes=(axes,))
-    onnx_program = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+    onnx_program = translate(program, **names)
     for node in onnx_program.model.graph.all_nodes():
         # Contains paths of this machine, and is larger than a small model.
         node.metadata_props.clear()

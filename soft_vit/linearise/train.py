@@ -52,15 +52,15 @@ class Plan:
 
     steps: of the three phases. sizes: side of the images in pixels; those after the first are the third phase's, in
     turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
-    phase, and of the others. intermediates: blocks whose tokens are learned as well as the last ones, by default those
-    that end the first and the second third. match: what the first phase learns, the outputs of attentions, their
-    weights, or both; weights take time quadratic in N. bf16: autocast.
+    phase, and of the others. intermediates: blocks whose tokens are learned as well as the final ones, by default all
+    but the last. match: what the first phase learns, the outputs of attentions, their weights, or both; weights take
+    time quadratic in N. bf16: autocast.
     """
 
     steps: tuple[int, int, int] = (1000, 1500, 500)
     sizes: tuple[int, ...] = (224,)
     batch_size: int = 16
-    lr: tuple[float, float] = (1e-3, 1e-4)
+    lr: tuple[float, float] = (1e-3, 3e-5)
     intermediates: tuple[int, ...] | None = None
     match: Match = "outputs"
     seed: int = 0
@@ -271,8 +271,7 @@ class Linearisation:
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
         check_choice("match", self.plan.match, get_args(Match))
         if self.plan.intermediates is None:
-            thirds = {count // 3 - 1, 2 * count // 3 - 1}
-            self.plan = replace(self.plan, intermediates=tuple(sorted(block for block in thirds if block >= 0)))
+            self.plan = replace(self.plan, intermediates=tuple(range(count - 1)))
         if not all(-count <= block < count for block in self.plan.intermediates):
             raise ValueError(f"intermediates must be from 0 to {count - 1}, got {self.plan.intermediates}.")
         if not list(self._attention_parameters()):
@@ -296,9 +295,9 @@ class Linearisation:
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
         images `[B, 3, H, W]` on which errors are measured. A phase ends with the weights that have the lowest error on
         them, and stops, with a warning, if it has a larger one after half of its steps than before the first.
-        checkpoint: the file that is written every save_every steps;
-        a run that stopped continues from it as if it had not. It is also written when an image cannot be read, and
-        after the step in which Ctrl-C or SIGTERM arrives in any process, which then ends all of them with code 75.
+        checkpoint: the file that is written every save_every steps; a run that stopped continues from it as if it had
+        not. It is also written when an image cannot be read, and after the step in which Ctrl-C or SIGTERM arrives in
+        any process, which then ends all of them with code 75.
         Raises ValueError for a checkpoint of another run, and for gradients that are not finite.
         """
         device = next(self.teacher.parameters()).device

@@ -24,6 +24,8 @@ CHUNKS = 32
 EPS = 1e-6
 # Of keys that no token has: without weight beside any other, and finite.
 NO_KEY = -1e30
+# Tokens of a chunk of which a product with a triangle of ones takes less time than running sums.
+FEW = 32
 
 
 def biwkv_matrix(w: Tensor, u: Tensor, num_tokens: int) -> Tensor:
@@ -46,7 +48,7 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     with full_precision(k):
         w, u, k, v = (at_least_float32(x) for x in (w, u, k, v))
-        T, C = k.shape[1:]
+        T = k.shape[1]
         length = (T + CHUNKS - 1) // CHUNKS
         exporting = torch.compiler.is_exporting()
         # A graph for any size has all chunks, also empty ones, and one more place in each, as a size of one is special.
@@ -69,26 +71,53 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         up = torch.exp(place[:, None] * rate)
         down = torch.exp(-place[:, None] * rate)
         x_up, x_down = x * up, x * down
-        ones = x.new_ones(size, size)
-        earlier, later, left = ones.tril(-1), ones.triu(1), ones.tril() * (place > 0)
-        near = shift * down * (earlier @ x_up) + up * (later @ x_down + (1 - shift) * (left @ x_down)) + own * x
-        # What later chunks read of one, and what earlier ones read: [B, C, G, 2].
-        given, back = (
-            part.unflatten(2, (2, C)).permute(0, 3, 1, 2)
-            for part in (torch.exp(-length * rate) * x_up.sum(2), x_down.sum(2))
-        )
-        chunk = torch.arange(count, device=k.device)
-        steps = (chunk[:, None] - chunk).abs() - (chunk[:, None] > chunk).to(chunk.dtype)
-        # The logarithm of the largest weight of a chunk (column), as another one (row) reads it: [B, C, G, G].
-        log = top.mT[:, :, None] - (length * w)[:, None, None] * steps
-        most = log.detach().amax(3, keepdim=True)
-        between = torch.exp(log - most)
-        read = between.tril(-1) @ given, between.triu(1) @ back
-        past, future = (part.permute(0, 2, 3, 1).flatten(2)[:, :, None] for part in read)
-        scale = torch.exp(top - most.squeeze(3).mT).repeat(1, 1, 2)[:, :, None]
-        total, norm = (scale * near + down * past + up * future).flatten(1, 2).chunk(2, dim=2)
+        passed = sums_before(x_down * (place > 0)[:, None], own=True)
+        later = torch.addcmul(sums_before(x_down, backward=True), 1 - shift, passed)
+        near = torch.addcmul(torch.addcmul(own * x, shift * down, sums_before(x_up)), up, later)
+        # Of all chunks before each one, and of all behind it, in reversed order: [2, B, G, 2 C].
+        left = torch.stack([x_up.sum(2), x_down.sum(2).flip(1)])
+        left, log = sums_of_chunks(left, torch.stack([top, top.flip(1)]), length * w)
+        (past, future), (log_past, log_future) = (torch.stack([x[0], x[1].flip(1)]) for x in (left, log))
+        most = torch.maximum(torch.maximum(log_past, log_future), top)
+        scale, *scales = (torch.exp(part - most).repeat(1, 1, 2) for part in (top, log_past, log_future))
+        past, future = (part[:, :, None] for part in (past * scales[0], future * scales[1]))
+        y = torch.addcmul(torch.addcmul(scale[:, :, None] * near, down, past), up, future)
+        total, norm = y.flatten(1, 2).chunk(2, dim=2)
         y = total / (norm + EPS)
         if not exporting:
             return y[:, :T]
         t = torch.arange(T, device=k.device)
         return y.index_select(1, t + (t[:, None] >= starts).sum(1) - 1)
+
+
+def sums_before(x: Tensor, own: bool = False, backward: bool = False) -> Tensor:
+    """Return for each token of x `[B, G, L, C]` the sum of those before it in its chunk, or with backward behind it.
+
+    own: add the token itself.
+    """
+    size = x.shape[2]
+    if not torch.compiler.is_exporting() and size <= FEW:
+        ones = x.new_ones(size, size).tril(0 if own else -1)
+        return (ones.mT if backward else ones) @ x
+    reverse = torch.arange(size, device=x.device).flip(0)
+    x = x.index_select(2, reverse) if backward else x
+    sums = (x if own else F.pad(x, (0, 0, 1, -1))).cumsum(2)
+    return sums.index_select(2, reverse) if backward else sums
+
+
+def sums_of_chunks(x: Tensor, log: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for each chunk the sum over chunks before it of x `[.., G, 2 C]` times exp(log), log `[.., G, C]`.
+
+    Each distance of one chunk multiplies by exp(-decay), `[C]`. The result is a pair like x and log.
+    """
+    x, log = F.pad(x, (0, 0, 1, -1)), F.pad(log - decay, (0, 0, 1, -1), value=NO_KEY)
+    # The number of chunks that each sum reaches back.
+    distance = 1
+    while distance < x.shape[-2]:
+        behind = (0, 0, distance, -distance)
+        other = F.pad(log, behind, value=NO_KEY) - distance * decay
+        most = torch.maximum(log, other).detach()
+        scales = (torch.exp(part - most).repeat(*[1] * (x.ndim - 1), 2) for part in (log, other))
+        x = next(scales) * x + next(scales) * F.pad(x, behind)
+        log, distance = most, 2 * distance
+    return x, log

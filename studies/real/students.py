@@ -57,13 +57,15 @@ class Student:
         return Plan(self.steps, self.sizes, self.batch_size, **how)
 
 
-def second(after: str, steps: int, lr: float, intermediates: tuple[int, ...] = (), **changes: Any) -> Student:
-    """Return a student that begins after another's first phase."""
-    kind = STUDENTS[after].kind
-    return Student(kind, (0, steps, 0), (Plan.lr[0], lr), intermediates, after=after, **changes)
+def second(
+    after: str, steps: int | tuple[int, int], lr: float, intermediates: tuple[int, ...] = (), **changes: Any
+) -> Student:
+    """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
+    kind, steps = STUDENTS[after].kind, (steps, 0) if isinstance(steps, int) else steps
+    return Student(kind, (0, *steps), (Plan.lr[0], lr), intermediates, after=after, **changes)
 
 
-MIDDLE = (3, 7)
+MIDDLE, EVERY = (3, 7), tuple(range(11))
 CONV, NORM = "qk_conv=True", "key_norm=instance"
 
 STUDENTS: dict[str, Student] = {
@@ -88,14 +90,21 @@ STUDENTS |= {
     "linear_150_3e-5": second("linear_150", 150, 3e-5),
     "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
     "linear_150_3e-4_middle": second("linear_150", 150, 3e-4, MIDDLE),
+    "hedgehog_150_1e-4_middle_keep3": second("hedgehog_150", 150, 1e-4, MIDDLE, keep=3),
+    "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
+    "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
+    "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
+    "hedgehog_300_3e-5_all": second("hedgehog_300", 600, 3e-5, EVERY),
+    "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
     "hedgehog_600_1e-4_middle": second("hedgehog_600", 1200, 1e-4, MIDDLE),
 }
-# At the teacher's own size, without softmax and with three blocks of it.
-FULL: dict[str, Any] = dict(intermediates=MIDDLE, sizes=(224,), also=(448, 896), probed=True)
+# For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
+FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
-    "hedgehog_224": Student("hedgehog", (600, 1200, 0), **FULL),
-    "hedgehog_224_keep3": Student("hedgehog", (600, 1200, 0), keep=3, **FULL),
+    "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
+    "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
+    "linear_224": second("linear_300", (300, 75), **FULL),
 }
 STUDENTS |= {f"{name}_seed{seed}": replace(STUDENTS[name], seed=seed) for seed, name in product((1, 2), SEEDED)}
 
@@ -117,8 +126,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
             steps = range(first + start, first + run.plan.ends[2])
             return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
-        size = student.sizes[0]
-        run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
+        size = student.sizes[-1]
+        run.fit(batches, torch.cat(held_out(root, teacher, student.sizes[0], CHECKED)), state / name / "checkpoint.pth")
         run.student.eval()
         sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
         judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}

@@ -32,9 +32,9 @@ ATTENTION_RUNS = tuple(f"{kind}_{seed}" for seed, kind in product(SEEDS, ATTENTI
 BEGINNINGS: dict[str, tuple[str, str | None]] = {
     "scratch": ("soft_pico", None),
     "shapes": ("soft_pico", "timm://soft_pico.shapes"),
-    "fashion": ("soft_plus_pico", "runs/fashion/soft_plus_pico_0/epoch_13.pth"),
+    "fashion": ("soft_plus_pico", "timm://soft_plus_pico.fashion"),
 }
-"""The model that is fine-tuned, and its weights: of this package, or a file of ROOT that the part `fashion` writes."""
+"""The model that is fine-tuned, and its weights, all of this package."""
 CELL_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, BEGINNINGS))
 
 
@@ -114,7 +114,6 @@ def finetune_cells(name: str, root: Path) -> dict[str, Any]:
     """Fine-tune a pyramid on 1,970 photos of solar cells; return the accuracy on the others, in eight classes."""
     begin, _, seed = name.rpartition("_")
     model, weights = BEGINNINGS[begin]
-    weights = str(root / weights) if weights and "://" not in weights else weights
     options: dict[str, Any] = {"data_root": str(cell_folders(root)), "model.model_name": model, "image_size": 96}
     options |= {"load_from": weights, "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
     options |= {"train_dataloader.persistent_workers": False, "val_dataloader.persistent_workers": False}

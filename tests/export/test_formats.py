@@ -157,7 +157,7 @@ def test_every_attention(attention, format, tmp_path):
 # Averages over windows, whose size the graph must not fix, as rotations and inner models must not.
 CASES = [("agent", {}), ("nystrom", {}), ("nystrom", {"landmarks": "segment"}), ("spatial_reduction", {"linear": True})]
 CASES += [("soft", {"sampling": "avg", "newton_iters": 2})]
-CASES += [("soft", {"max_bottleneck": (3, 3), "newton_iters": 2, "normalize": True}), ("ttt", {"rope": True})]
+CASES += [("soft", {"max_bottleneck": (3, 3), "newton_iters": 2, "normalize_rows": True}), ("ttt", {"rope": True})]
 
 # The others divide the map by blocks and windows, or pad it to them.
 ONE_SIZE = {"local", "atrous", "sparse", "reformer", "longformer", "bigbird", "synthesizer"}
