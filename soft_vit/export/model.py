@@ -13,7 +13,8 @@ from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from soft_vit.engine.models.timm_model import timm_network
+from soft_vit.engine.models.timm_model import backbone_spec, timm_network
+from soft_vit.export.dense import MaskRCNNBoxes, PixelScores, dense_module, is_dense
 from soft_vit.predict import ConfigPredictor, load_predictor
 from soft_vit.version import __version__
 from soft_vit.weights.spec import ModelSpec
@@ -49,8 +50,8 @@ class Preprocessed(nn.Module):
         for name, values in (("mean", mean), ("std", std)):
             self.register_buffer(name, 255 * torch.tensor(values)[:, None, None])
 
-    def forward(self, x: Tensor) -> Any:
-        return self.model((x.float() - self.mean) / self.std)
+    def forward(self, x: Tensor, **given: Any) -> Any:
+        return self.model((x.float() - self.mean) / self.std, **given)
 
 
 class Half(nn.Module):
@@ -71,7 +72,8 @@ class ExportModel:
     input_size: (C, H, W). mean, std: of each channel of an image with values in [0, 1]. classes: names in the order of
     the logits, `class 3` and so on where unknown, or empty if all are. outputs: a name for each tensor of the result.
     notes: a sentence for each change of the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they
-    are known. spec: the record of the model. dtype: of the images, fp32 or uint8.
+    are known. spec: the record of the model. dtype: of the images, fp32 or uint8. needs_given: whether the model takes
+    the outputs of a file as `given`, to return what they must be, see `MaskRCNNBoxes`.
     """
 
     name: str
@@ -85,6 +87,7 @@ class ExportModel:
     crop: Mapping[str, Any] = field(default_factory=dict)
     spec: ModelSpec = field(default_factory=ModelSpec)
     dtype: torch.dtype = torch.float32
+    needs_given: bool = False
 
     def images(self, batch: int, height: int, width: int, generator: torch.Generator | None = None) -> Tensor:
         """Return random images `[B, C, H, W]`."""
@@ -119,13 +122,18 @@ def load_export_model(
     img_size: int | None = None,
     stages: Sequence[int] | None = None,
 ) -> ExportModel:
-    """Return a timm model by name, or the classifier of a config and its checkpoint.
+    """Return a timm model by name, or the classifier, segmentor or detector of a config and its checkpoint.
 
-    pretrained: without a checkpoint, load the model's published weights; False keeps random ones. stages: export the
-    maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError for a model or a
-    file that cannot be used.
+    pretrained: without a checkpoint, load the model's published weights; False keeps random ones. img_size: side of the
+    images; by default that of the model, of a segmentor's crops, or of a detector's shorter side in multiples of 32.
+    stages: export the maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError
+    for a model or a file that cannot be used.
     """
-    predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=img_size, device="cpu")
+    dense = config is not None and is_dense(config)
+    own_size = None if dense else img_size
+    predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=own_size, device="cpu")
+    if dense and stages is None:
+        return dense_export_model(predictor, img_size)
     network, preprocessor = predictor.model, None
     if isinstance(predictor, ConfigPredictor):
         preprocessor, network = network.data_preprocessor, timm_network(network)
@@ -158,4 +166,26 @@ def load_export_model(
         notes=tuple(predictor.notes),
         crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in data},
         spec=spec,
+    )
+
+
+def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> ExportModel:
+    """Return the segmentor or detector of a predictor for square images, see `load_export_model`."""
+    model, network = predictor.model, dense_module(predictor.model)
+    if isinstance(network, PixelScores):
+        prepared, side = model.data_preprocessor, model.test_cfg["crop_size"][0]
+        mean, std = ((value.flatten() / 255).tolist() for value in (prepared.mean, prepared.std))
+    else:
+        prepared = model.detector.transform
+        side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std
+    return ExportModel(
+        name=f"{type(model).__name__} of {backbone_spec(model).model}",
+        model=network.eval().requires_grad_(False),
+        input_size=(3, img_size or side, img_size or side),
+        mean=tuple(mean),
+        std=tuple(std),
+        classes=tuple(predictor.names),
+        outputs=network.outputs,
+        notes=tuple(predictor.notes),
+        needs_given=isinstance(network, MaskRCNNBoxes),
     )

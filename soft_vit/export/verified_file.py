@@ -131,14 +131,14 @@ def compare(
         for batch in batches:
             images = source.images(batch, height, width, generator)
             shape = f"{batch} x {height} x {width}"
-            with torch.no_grad():
-                expected = as_list(source.model(images))
             try:
                 given = run(images)
             except Exception as error:
                 # Runtimes raise errors of many types.
                 reason = shorten(one_line(error), 120)
                 raise ValueError(f"The file cannot run on {shape} ({reason}); use --img-size for one size.") from error
+            with torch.no_grad():
+                expected = as_list(source.model(images, **({"given": given} if source.needs_given else {})))
             errors[shape] = relative_error(given, expected)
     return errors
 

@@ -150,7 +150,9 @@ class TimmSegmentor(BaseModel):
 
     def _padded(self, size: Sequence[int]) -> list[int]:
         """Return the smallest size (H, W) that contains this one and that the decoder accepts."""
-        return [-(-max(side, _MIN_SIDE) // self.decoder.divisor) * self.decoder.divisor for side in size]
+        divisor = self.decoder.divisor
+        # Numbers stay positive, as ONNX rounds division to zero.
+        return [(max(side, _MIN_SIDE) + divisor - 1) // divisor * divisor for side in size]
 
     def _pad(self, images: Tensor) -> Tensor:
         (height, width), padded = images.shape[-2:], self._padded(images.shape[-2:])
