@@ -58,7 +58,7 @@ def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) 
 
     hidden: elements of the largest map that compute makes of one image.
     """
-    if not on_cpu_without_gradients(x) or hidden * x.shape[0] <= HIDDEN_SIZE:
+    if not on_cpu_without_gradients(x) or x.shape[0] <= 1 or hidden * x.shape[0] <= HIDDEN_SIZE:
         return compute(x)
     return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 

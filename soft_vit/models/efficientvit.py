@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct
 from soft_vit.layers.embed import channels_last, interpolate_maps
+from soft_vit.layers.mlp import in_image_parts
 from soft_vit.models import base
 from soft_vit.ops.linear import relu_features
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -68,8 +69,21 @@ MakeConv = Callable[..., Conv]
 """Makes a `Conv` of given channels, kernel and stride, with the activation and eps of a network."""
 
 
+class Layers(nn.Sequential):
+    """Layers of maps `[B, C, H, W]`, in evaluation of few images at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return few_images(super().forward, x, self.training)
+
+
+def few_images(compute: Callable[[Tensor], Tensor], x: Tensor, training: bool) -> Tensor:
+    """Return `compute(x)` of a map, outside of training, where BatchNorm takes all images, of few images at a time."""
+    # The hidden maps of a block, with copies of them, are about as much larger than the map.
+    return compute(x) if training else in_image_parts(compute, x, 8 * x.shape[1] * x.shape[2] * x.shape[3])
+
+
 def named(**layers: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(layers))
+    return Layers(OrderedDict(layers))
 
 
 def separable(conv: MakeConv, dim: int) -> nn.Sequential:
@@ -136,6 +150,9 @@ class ReLUAttention(nn.Module):
         self.proj = conv(2 * dim, dim, act=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return few_images(self.mix, x, self.training)
+
+    def mix(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
         qkv = self.qkv(x)
         qkv = torch.cat([qkv, *(gather(qkv) for gather in self.aggreg)], 1).flatten(2)

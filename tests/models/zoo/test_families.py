@@ -240,3 +240,17 @@ def test_sums_of_efficientvit_exceed_float16(autocast: bool) -> None:
             y = attn.half()(x.half())
     assert not expected[:, :, -1].isnan().any()
     assert relative_error(y, expected) < 0.01
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_efficientvit_computes_few_images_at_a_time(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients; in training, the statistics of all images count."""
+    x, results = torch.randn(3, 3, 64, 96, generator=torch.Generator().manual_seed(0)), []
+    for size in (1 << 30, 1):
+        monkeypatch.setattr("soft_vit.layers.mlp.HIDDEN_SIZE", size)
+        torch.manual_seed(0)
+        model = timm.create_model("efficientvit_seg_b0_cityscapes").train(training)
+        with torch.no_grad():
+            results.append((model(x), model.stem.in_conv.norm.running_var))
+    for parts, whole in zip(*results, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
