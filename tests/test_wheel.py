@@ -80,7 +80,10 @@ for name, argument in json.loads(sys.argv[1]).items():
 print(json.dumps(said))
 """
 WITH_MMENGINE = """
-import pathlib, mmpretrain, runpy, soft_vit.engine
+import pathlib, mmpretrain, runpy, sys
+# Exports need no packages of detection.
+sys.modules["faster_coco_eval"] = None
+import soft_vit.engine, soft_vit.export
 assert "soft_pico.shapes" in mmpretrain.list_models("soft_"), mmpretrain.list_models()
 assert soft_vit.engine.resolve("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
 resources = pathlib.Path(soft_vit.__file__).parent / ".mim"

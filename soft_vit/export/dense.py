@@ -4,11 +4,9 @@ Letters: B images, H and W their height and width, N boxes, K classes.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
 from torch import Tensor, nn
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.image_list import ImageList
@@ -17,9 +15,9 @@ from torchvision.ops import clip_boxes_to_image, roi_align
 
 from soft_vit.dense.detection.detector import TorchvisionDetector
 from soft_vit.dense.segmentation import TimmSegmentor
-from soft_vit.engine.entries import class_of
-from soft_vit.engine.merge import find_config
-from soft_vit.registry import MODELS
+from soft_vit.engine.models.timm_model import backbone_spec
+from soft_vit.export.model import ExportModel
+from soft_vit.predict import ConfigPredictor
 
 
 class PixelScores(nn.Module):
@@ -138,7 +136,23 @@ def dense_module(model: nn.Module) -> nn.Module | None:
     return None
 
 
-def is_dense(config: str | Path) -> bool:
-    """Return whether a config is of a detector or a segmentor."""
-    cls = class_of(Config.fromfile(find_config(config)).get("model") or {}, MODELS)
-    return cls is not None and issubclass(cls, TimmSegmentor | TorchvisionDetector)
+def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> ExportModel:
+    """Return the segmentor or detector of a predictor for square images, see `load_export_model`."""
+    model, network = predictor.model, dense_module(predictor.model)
+    if isinstance(network, PixelScores):
+        prepared, side = model.data_preprocessor, model.test_cfg["crop_size"][0]
+        mean, std = ((value.flatten() / 255).tolist() for value in (prepared.mean, prepared.std))
+    else:
+        prepared = model.detector.transform
+        side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std
+    return ExportModel(
+        name=f"{type(model).__name__} of {backbone_spec(model).model}",
+        model=network.eval().requires_grad_(False),
+        input_size=(3, img_size or side, img_size or side),
+        mean=tuple(mean),
+        std=tuple(std),
+        classes=tuple(predictor.names),
+        outputs=network.outputs,
+        notes=tuple(predictor.notes),
+        needs_given=isinstance(network, MaskRCNNBoxes),
+    )

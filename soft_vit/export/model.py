@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.config import Config
 from timm.data import resolve_model_data_config
 from timm.models._input import get_model_input_config
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from soft_vit.engine.models.timm_model import backbone_spec, timm_network
-from soft_vit.export.dense import MaskRCNNBoxes, PixelScores, dense_module, is_dense
+from soft_vit.engine.entries import class_of
+from soft_vit.engine.merge import find_config
+from soft_vit.engine.models.timm_model import timm_network
 from soft_vit.predict import ConfigPredictor, load_predictor
+from soft_vit.registry import MODELS
 from soft_vit.version import __version__
 from soft_vit.weights.spec import ModelSpec
 
@@ -129,10 +132,13 @@ def load_export_model(
     stages: export the maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError
     for a model or a file that cannot be used.
     """
-    dense = config is not None and is_dense(config)
+    dense = config is not None and _is_dense(config)
     own_size = None if dense else img_size
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=own_size, device="cpu")
     if dense and stages is None:
+        # Needs the packages of detection.
+        from soft_vit.export.dense import dense_export_model
+
         return dense_export_model(predictor, img_size)
     network, preprocessor = predictor.model, None
     if isinstance(predictor, ConfigPredictor):
@@ -169,23 +175,7 @@ def load_export_model(
     )
 
 
-def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> ExportModel:
-    """Return the segmentor or detector of a predictor for square images, see `load_export_model`."""
-    model, network = predictor.model, dense_module(predictor.model)
-    if isinstance(network, PixelScores):
-        prepared, side = model.data_preprocessor, model.test_cfg["crop_size"][0]
-        mean, std = ((value.flatten() / 255).tolist() for value in (prepared.mean, prepared.std))
-    else:
-        prepared = model.detector.transform
-        side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std
-    return ExportModel(
-        name=f"{type(model).__name__} of {backbone_spec(model).model}",
-        model=network.eval().requires_grad_(False),
-        input_size=(3, img_size or side, img_size or side),
-        mean=tuple(mean),
-        std=tuple(std),
-        classes=tuple(predictor.names),
-        outputs=network.outputs,
-        notes=tuple(predictor.notes),
-        needs_given=isinstance(network, MaskRCNNBoxes),
-    )
+def _is_dense(config: str | Path) -> bool:
+    """Return whether a config is of a detector or a segmentor."""
+    cls = class_of(Config.fromfile(find_config(config)).get("model") or {}, MODELS)
+    return cls is not None and cls.__module__.startswith("soft_vit.dense.")
