@@ -77,6 +77,7 @@ class TimmTrainClassifier(TimmClassifier):
     def _get_loss(
         self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
     ) -> dict[str, torch.Tensor]:
+        self._check_scores(cls_score)
         is_soft = getattr(self.loss_module, "use_soft", False)
         if is_soft and "gt_score" not in data_samples[0]:
             # With as many images as classes, labels would be broadcast to scores.
@@ -97,9 +98,16 @@ class TimmTrainClassifier(TimmClassifier):
     def _get_predictions(
         self, cls_score: torch.Tensor, data_samples: list[DataSample] | None = None
     ) -> list[DataSample]:
+        self._check_scores(cls_score)
         if not self.multi_label:
             return super()._get_predictions(cls_score, data_samples)
         samples = [DataSample() for _ in cls_score] if data_samples is None else data_samples
         for sample, score in zip(samples, cls_score.sigmoid(), strict=True):
             sample.set_pred_score(score).set_pred_label((score >= 0.5).nonzero().flatten())
         return samples
+
+    @staticmethod
+    def _check_scores(cls_score: torch.Tensor) -> None:
+        if cls_score.ndim != 2:
+            shape = tuple(cls_score.shape)
+            raise ValueError(f"model.model_name must be a classifier, got scores of shape {shape}.")

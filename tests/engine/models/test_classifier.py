@@ -98,6 +98,14 @@ def test_soft_loss_needs_scores():
 SMALL = dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 24, 32), num_heads=(1, 2, 3, 4), img_size=32)
 
 
+@pytest.mark.parametrize("mode", ["loss", "predict"])
+def test_a_segmentor_is_no_classifier(mode):
+    model = TimmTrainClassifier("efficientvit_seg_b0_cityscapes").train(mode == "loss")
+    samples = [DataSample().set_gt_label(1), DataSample().set_gt_label(0)]
+    with pytest.raises(ValueError, match="model_name"):
+        model(torch.zeros(2, 3, 32, 64), samples, mode=mode)
+
+
 def test_loss_is_the_formula():
     model = MesaClassifier(model_name="mlla_tiny", num_classes=10, mesa_ratio=1.5, **SMALL).eval()
     x, labels = torch.randn(3, 3, 32, 32), torch.tensor([1, 9, 4])
