@@ -55,10 +55,8 @@ def mlstm(q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tens
     with full_precision(q):
         q, k, v, i, f = (at_least_float32(x).flatten(0, 1) for x in (q, k, v, input_gate, forget_gate))
         N, M = q.shape[1:]
-        size = CHUNK
-        if not torch.compiler.is_compiling():
-            # The square of few tokens takes less time than states; chunks of one size need little padding.
-            size = N if N <= M + CHUNK else math.ceil(N / math.ceil(N / CHUNK))
+        # The square of few tokens takes less time than states.
+        size = N if not torch.compiler.is_exporting() and N <= M + CHUNK else CHUNK
         # The sum n is the state of one more value, which is one.
         parts = q * M**-0.5, k, F.pad(v, (0, 1), value=1), torch.stack([i, F.logsigmoid(f), torch.ones_like(i)], dim=2)
         q, k, v, gates = (padded_parts(x, size) for x in parts)
