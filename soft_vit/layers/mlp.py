@@ -53,12 +53,15 @@ class Mlp(nn.Module):
         return self.drop2(self.fc2(x))
 
 
-def in_image_parts(compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
+def in_image_parts(module: nn.Module, compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
     """Return `compute(x)` of `[B, ...]`, without gradients for so few images at a time that the allocator has memory.
 
-    hidden: elements of the largest map that compute makes of one image.
+    module: whose layers compute calls; layers that are in training or hooked take all images at once. hidden: elements
+    of the largest map that compute makes of one image.
     """
     if not on_cpu_without_gradients(x) or x.shape[0] <= 1 or hidden * x.shape[0] <= HIDDEN_SIZE:
+        return compute(x)
+    if any(layer.training or layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules()):
         return compute(x)
     return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 
@@ -85,7 +88,7 @@ class ConvMlp(nn.Module):
             x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
             return self.drop(self.fc2(map_to_tokens(x)))
 
-        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
+        return in_image_parts(self, compute, x, x.shape[1] * self.fc1.out_features)
 
 
 @register_notrace_function

@@ -73,13 +73,13 @@ class Layers(nn.Sequential):
     """Layers of maps `[B, C, H, W]`, in evaluation of few images at a time."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return few_images(super().forward, x, self.training)
+        return few_images(self, super().forward, x)
 
 
-def few_images(compute: Callable[[Tensor], Tensor], x: Tensor, training: bool) -> Tensor:
-    """Return `compute(x)` of a map, outside of training, where BatchNorm takes all images, of few images at a time."""
+def few_images(module: nn.Module, compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return `compute(x)` of a map, of few images at a time, see `in_image_parts`."""
     # The hidden maps of a block, with copies of them, are about as much larger than the map.
-    return compute(x) if training else in_image_parts(compute, x, 8 * x.shape[1] * x.shape[2] * x.shape[3])
+    return in_image_parts(module, compute, x, 8 * x.shape[1] * x.shape[2] * x.shape[3])
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
@@ -150,7 +150,7 @@ class ReLUAttention(nn.Module):
         self.proj = conv(2 * dim, dim, act=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return few_images(self.mix, x, self.training)
+        return few_images(self, self.mix, x)
 
     def mix(self, x: Tensor) -> Tensor:
         height, width = x.shape[2:]

@@ -76,7 +76,7 @@ class ConvDownsample(nn.Module):
         if not torch.compiler.is_compiling() or not may_read_weight(units[1].conv):
             x = pad_to_multiple(x, 2)
             hidden = self.hidden * x.shape[2] * x.shape[3]
-            return self.conv(x) if self.training else in_image_parts(self.conv, x, hidden)
+            return in_image_parts(self, self.conv, x, hidden)
         # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
         # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
         widen, reduce, project = units

@@ -98,7 +98,7 @@ class ConvMlp(nn.Module):
             x = conv_norm_act(tokens_to_map(self.fc1(x), feat_size), self.dwconv, act=self.act)
             return self.drop(self.fc2(self.drop(map_to_tokens(x))))
 
-        return in_image_parts(compute, x, x.shape[1] * self.fc1.out_features)
+        return in_image_parts(self, compute, x, x.shape[1] * self.fc1.out_features)
 
 
 class ConvMlpBlock(PreNormBlock):

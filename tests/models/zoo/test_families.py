@@ -244,13 +244,16 @@ def test_sums_of_efficientvit_exceed_float16(autocast: bool) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_efficientvit_computes_few_images_at_a_time(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gradients; in training, the statistics of all images count."""
-    x, results = torch.randn(3, 3, 64, 96, generator=torch.Generator().manual_seed(0)), []
+    """Outside of training. Statistics and hooks are of all images."""
+    x, results, seen = torch.randn(3, 3, 64, 96, generator=torch.Generator().manual_seed(0)), [], set()
     for size in (1 << 30, 1):
         monkeypatch.setattr("soft_vit.layers.mlp.HIDDEN_SIZE", size)
         torch.manual_seed(0)
-        model = timm.create_model("efficientvit_seg_b0_cityscapes").train(training)
+        model = timm.create_model("efficientvit_seg_b0_cityscapes").eval()
+        norm = model.stem.in_conv.norm.train(training)
+        model.stages[0].blocks[0].main.inverted_conv.register_forward_hook(lambda *of: seen.add(len(of[2])))
         with torch.no_grad():
-            results.append((model(x), model.stem.in_conv.norm.running_var))
+            results.append((model(x), norm.running_var))
     for parts, whole in zip(*results, strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+    assert seen == {3}
