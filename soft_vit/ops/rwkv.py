@@ -78,7 +78,8 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         left = torch.stack([x_up.sum(2), x_down.sum(2).flip(1)])
         left, log = sums_of_chunks(left, torch.stack([top, top.flip(1)]), length * w)
         (past, future), (log_past, log_future) = (torch.stack([x[0], x[1].flip(1)]) for x in (left, log))
-        most = torch.maximum(torch.maximum(log_past, log_future), top)
+        # The largest weight that EPS stands beside: of the past, as the chunk's first token reads it.
+        most = torch.maximum(torch.maximum(log_past + length * w, log_future), top).detach()
         scale, *scales = (torch.exp(part - most).repeat(1, 1, 2) for part in (top, log_past, log_future))
         past, future = (part[:, :, None] for part in (past * scales[0], future * scales[1]))
         y = torch.addcmul(torch.addcmul(scale[:, :, None] * near, down, past), up, future)
