@@ -61,8 +61,9 @@ OPTIONS = {
     # Run by tests/tools/test_app_browser.py and tests/distributed/test_runs.py.
     "python tools/app.py": "--help",
     "python tests/distributed/kill_trials.py": "--help",
-    # Run by tests/studies/test_real.py.
+    # Run by tests/studies/test_real.py and tests/export/test_dense.py.
     "python -m studies real": "--help",
+    "python tools/export.py --config": "--help",
 }
 # Functions that take long and have tests of their own, and the values to return instead, by how a command begins.
 ENDS_IN = {

@@ -93,9 +93,10 @@ def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     )
     before = available()
     vit = "deit_tiny_patch16_224.fb_in1k"
-    titles = ["soft_pico.shapes", "soft_plus_pico.tiles", vit, f"{vit} with soft", f"{vit} with linear"]
+    shipped = ["soft_pico.shapes", "soft_plus_pico.tiles", "soft_plus_pico.fashion"]
+    titles = [*shipped, vit, f"{vit} with soft", f"{vit} with linear"]
     assert list(before) == titles
-    assert [choice.swapped for choice in before.values()] == [None, None, "softmax", "soft", "linear"]
+    assert [choice.swapped for choice in before.values()] == [None, None, None, "softmax", "soft", "linear"]
     entry = RECORDED_WEIGHTS["soft_tiny.fudan_in1k"]
     (tmp_path / entry.file).touch()
     assert [title for title in available() if title not in before] == [entry.name]
