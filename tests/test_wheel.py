@@ -13,8 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = ("soft_vit", "configs", "checkpoints", "tools", "requirements", "setup.py", "pyproject.toml", "MANIFEST.in")
 SOURCES += ("README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE", "model-index.yml")
-SHIPPED = ("soft_pico.shapes", "soft_plus_pico.tiles", "soft_plus_pico.fashion")
-WEIGHTS = [f"checkpoints/{name}.safetensors" for name in SHIPPED]
+WEIGHTS = [f"checkpoints/soft_{name}.safetensors" for name in ("pico.shapes", "plus_pico.tiles", "plus_pico.fashion")]
 
 
 @pytest.fixture(scope="module")

@@ -78,11 +78,9 @@ def test_boxes_of_mask_rcnn():
 
 def test_config_of_a_segmentor(tmp_path):
     config = tmp_path / "config.py"
-    own = (
-        f"model = dict(backbone=dict(_delete_=True, **{BACKBONE}), auxiliary=None, class_weight=None, num_classes=5)\n"
-    )
+    own = f"model = dict(backbone=dict(_delete_=True, **{BACKBONE}), auxiliary=None, class_weight=None, num_classes=5)"
     base = RESOURCES / "configs/segmentation/upernet_soft_pico_shapes.py"
-    config.write_text(f"_base_ = {str(base)!r}\n{own}")
+    config.write_text(f"_base_ = {str(base)!r}\n{own}\n")
     model = TimmSegmentor(BACKBONE, dict(kind="upernet", channels=32), 5)
     torch.save({"state_dict": model.state_dict(), "meta": {}}, tmp_path / "weights.pth")
     source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth", img_size=96)

@@ -6,7 +6,7 @@ from torch import nn
 
 from soft_vit.export import ExportModel, translation
 from soft_vit.export.formats import capture, open_onnx, write_onnx
-from soft_vit.export.translation import decompose
+from soft_vit.export.translation import aten, decompose
 from soft_vit.export.verified_file import compare
 
 
@@ -35,9 +35,7 @@ class Overwritten(nn.Module):
         return y + z.relu_() + z
 
 
-TABLE = {
-    op: torch.export.default_decompositions()[op] for op in (torch.ops.aten.square.default, torch.ops.aten.eye.default)
-}
+TABLE = {op: torch.export.default_decompositions()[op] for op in (aten.square.default, aten.eye.default)}
 
 
 def source_of(module: nn.Module) -> ExportModel:
@@ -52,7 +50,7 @@ def test_one_operator_at_a_time(any_size):
     assert not set(names) & {*TABLE, *translation.COMPOSITE, *translation.NO_EFFECT}
     assert not [op for op in names if getattr(op, "_schema", None) and op._schema.is_mutable]
     # What both terms of a sum are computed by.
-    assert names.count(torch.ops.aten.matmul.default) == 1
+    assert names.count(aten.matmul.default) == 1
     images = source.images(3, 64, 66)
     torch.testing.assert_close(program.module()(images), source.model(images))
 

@@ -13,13 +13,7 @@ from crafted import Call
 from mmengine.logging import HistoryBuffer
 
 from soft_vit.weights.files import ensure_writable, write_atomically
-from soft_vit.weights.read import (
-    first_not_finite,
-    load_weights,
-    read_checkpoint_file,
-    spec_of,
-    unwrap_state_dict,
-)
+from soft_vit.weights.read import first_not_finite, load_weights, read_checkpoint_file, spec_of, unwrap_state_dict
 from soft_vit.weights.save import safetensors_bytes
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
