@@ -91,7 +91,7 @@ def in_transform() -> bool:
 def is_eager(*tensors: Tensor | None) -> bool:
     """Return whether these are plain tensors, and only autograd records operations on them.
 
-    False under compilers, torch.jit.trace, dispatch modes (FLOP counters, fake tensors) and transforms, and for
+    False under compilers, TorchScript's tracer, dispatch modes (FLOP counters, fake tensors) and transforms, and for
     subclasses of Tensor.
     """
     if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack():

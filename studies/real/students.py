@@ -90,14 +90,12 @@ STUDENTS |= {
     "linear_150_3e-5": second("linear_150", 150, 3e-5),
     "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
     "linear_150_3e-4_middle": second("linear_150", 150, 3e-4, MIDDLE),
-    "hedgehog_150_1e-4_middle_keep3": second("hedgehog_150", 150, 1e-4, MIDDLE, keep=3),
     "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
     "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
     "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
     "hedgehog_300_3e-5_all": second("hedgehog_300", 600, 3e-5, EVERY),
     "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
-    "hedgehog_600_1e-4_middle": second("hedgehog_600", 1200, 1e-4, MIDDLE),
 }
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
