@@ -61,7 +61,7 @@ def linearise(
 
         if rank == 0:
             stack.enter_context(only_run_in(out / "run"))
-        run.fit(batches, found.samples(SAMPLES, plan.sizes[0]), out / "run" / "checkpoint.pth")
+        run.fit(batches, found.samples(SAMPLES, max(plan.sizes)), out / "run" / "checkpoint.pth")
         if rank == 0:
             save_backbone(run.student, out)
             print(write_report(run, found, out, command))

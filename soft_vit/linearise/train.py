@@ -196,6 +196,12 @@ def token_errors(x: Tensor, y: Tensor, prefix: int = 0) -> Tensor:
     ).mean()
 
 
+def resized(x: Tensor, size: int) -> Tensor:
+    """Return images `[B, 3, H, W]` whose shorter side has size pixels."""
+    shape = [side * size // min(x.shape[-2:]) for side in x.shape[-2:]]
+    return x if shape == list(x.shape[-2:]) else F.interpolate(x, shape, mode="bicubic", antialias=True)
+
+
 def neighbour_agreement(x: Tensor, y: Tensor, k: int = 5) -> float:
     """Return the share of the k nearest neighbours, by cosine, that features x and y `[n, C]` of n images share."""
     k = min(k, len(x) - 1)
@@ -293,8 +299,9 @@ class Linearisation:
         """Train all phases, from where the checkpoint stands.
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
-        images `[B, 3, H, W]` on which errors are measured. A phase ends with the weights that have the lowest error on
-        them, and stops, with a warning, if it has a larger one after half of its steps than before the first.
+        images `[B, 3, H, W]` of the largest size, on which errors are measured; phases at smaller sizes reduce them.
+        A phase ends with the weights that have the lowest error on them, and stops, with a warning, if it has a larger
+        one after half of its steps than before the first.
         checkpoint: the file that is written every save_every steps; a run that stopped continues from it as if it had
         not. It is also written when an image cannot be read, and after the step in which Ctrl-C or SIGTERM arrives in
         any process, which then ends all of them with code 75.
@@ -306,7 +313,7 @@ class Linearisation:
         exists = from_main(lambda: path is not None and path.is_file())
         optimizer_state = self._load(path) if exists and path is not None else None
         if "swap" not in self.history:
-            self.history["swap"] = self.measure(samples)
+            self.history["swap"] = self.measure(resized(samples, self.plan.sizes[0]))
             # Without a first phase, this is its end.
             self._end_phase(samples)
         optimizer, losses = None, None
@@ -400,9 +407,7 @@ class Linearisation:
 
         In the first phase, it is what that minimises; in the others, that of the final tokens.
         """
-        size = self.plan.images(self.plan.span(step)[1] - 1)[0]
-        if size > max(samples.shape[-2:]):
-            samples = F.interpolate(samples, (size, size), mode="bicubic", antialias=True)
+        samples = resized(samples, self.plan.images(self.plan.span(step)[1] - 1)[0])
         if step >= self.plan.ends[0]:
             error = self._error_with((), samples)
         else:
@@ -415,6 +420,8 @@ class Linearisation:
         return from_main(lambda: error)
 
     def _end_phase(self, samples: Tensor) -> None:
+        # Phases are compared at one size.
+        samples = resized(samples, self.plan.sizes[0])
         for phase, end in enumerate(self.plan.ends, 1):
             if self.step == end and self.plan.steps[phase - 1]:
                 began, kept = end - self.plan.steps[phase - 1], self.best["step"]

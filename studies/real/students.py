@@ -124,8 +124,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
             steps = range(first + start, first + run.plan.ends[2])
             return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
-        size = student.sizes[-1]
-        run.fit(batches, torch.cat(held_out(root, teacher, student.sizes[0], CHECKED)), state / name / "checkpoint.pth")
+        size = max(student.sizes)
+        run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
         run.student.eval()
         sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
         judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
