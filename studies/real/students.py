@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
-from soft_vit.linearise.train import Match
+from soft_vit.linearise.plan import Match
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind

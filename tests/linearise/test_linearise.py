@@ -35,7 +35,8 @@ from soft_vit.linearise import (
     save_backbone,
     token_errors,
 )
-from soft_vit.linearise.train import split_steps, transfer_errors
+from soft_vit.linearise.errors import transfer_errors
+from soft_vit.linearise.plan import split_steps
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.stop import RunStopped
 
