@@ -101,6 +101,7 @@ STUDENTS |= {
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
+    "hedgehog_224_long": second("hedgehog_600", (1500, 700), **FULL),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
     "linear_224": second("linear_300", (300, 75), **FULL),
 }
