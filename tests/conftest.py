@@ -5,7 +5,7 @@ import importlib.util
 import logging
 import os
 import sys
-from functools import partial
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +53,16 @@ def quick_runs():
         yield
 
 
+def unless_meta(draw):
+    """To draw numbers that are not kept takes longer than to build a model."""
+
+    @wraps(draw)
+    def quick(x, *args, **options):
+        return x if x.is_meta else draw(x, *args, **options)
+
+    return quick
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quick_seeds_and_meta_tensors():
     """Keep a seed for no device but the CPU, of which torch notes a traceback, and draw no numbers without memory."""
@@ -66,10 +76,7 @@ def quick_seeds_and_meta_tensors():
         if "timm" in sys.modules:
             draws.append((sys.modules["timm"].layers.weight_init, "_trunc_normal_"))
         for module, name in draws:
-            # To draw them takes longer than to build the model.
-            draw = getattr(module, name)
-            quick = partial(lambda draw, x, *args, **options: x if x.is_meta else draw(x, *args, **options), draw)
-            patch.setattr(module, name, quick)
+            patch.setattr(module, name, unless_meta(getattr(module, name)))
         yield
 
 
