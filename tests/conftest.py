@@ -2,8 +2,10 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import sys
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +31,10 @@ def pytest_collection(session):
 def pytest_collection_finish(session):
     gc.freeze()
     gc.enable()
+    # In each phase of a test, pytest adds its handlers to all loggers that do not propagate. torch has fifty.
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch"):
+            logging.getLogger(name).propagate = True
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -47,20 +53,30 @@ def quick_runs():
         yield
 
 
+def unless_meta(draw):
+    """To draw numbers that are not kept takes longer than to build a model."""
+
+    @wraps(draw)
+    def quick(x, *args, **options):
+        return x if x.is_meta else draw(x, *args, **options)
+
+    return quick
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quick_seeds_and_meta_tensors():
-    """Keep a seed for no GPU, of which torch notes a traceback, and leave tensors without numbers as they are."""
+    """Keep a seed for no device but the CPU, of which torch notes a traceback, and draw no numbers without memory."""
     import torch
 
     with pytest.MonkeyPatch.context() as patch:
         if not torch.cuda.is_available():
-            for device in (torch.cuda, torch.xpu):
-                patch.setattr(device.random, "_lazy_call", lambda call, **options: None)
+            for module in (torch.cuda.random, torch.xpu.random, torch.mtia):
+                patch.setattr(module, "_lazy_call", lambda call, **options: None)
+        draws = [(torch.nn.init, name) for name in ("kaiming_uniform_", "_no_grad_uniform_", "_no_grad_normal_")]
         if "timm" in sys.modules:
-            # To clamp each, as timm does, takes longer than to build the model.
-            inits = sys.modules["timm"].layers.weight_init
-            draw = inits._trunc_normal_
-            patch.setattr(inits, "_trunc_normal_", lambda x, *args: x if x.is_meta else draw(x, *args))
+            draws.append((sys.modules["timm"].layers.weight_init, "_trunc_normal_"))
+        for module, name in draws:
+            patch.setattr(module, name, unless_meta(getattr(module, name)))
         yield
 
 

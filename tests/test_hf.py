@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import soft_vit
 from soft_vit.functional import FUNCTIONAL_KINDS
-from soft_vit.layers import ATTENTIONS
 
 transformers = pytest.importorskip("transformers")
 hf = import_module("soft_vit.hf")
@@ -145,23 +144,6 @@ def test_a_name_that_transformers_renames(name, tmp_path):
         loaded = hf.from_pretrained(tmp_path / folder, dtype=torch.float64)
         assert relative_error(tokens_of(loaded, images), tokens_of(model, images)) < budget(name)
         model = loaded
-
-
-# tests/models/test_vit.py has all types that follow images of any shape.
-@pytest.mark.parametrize(
-    "kind", [kind for kind, cls in ATTENTIONS.items() if cls.traits.fixed_grid or kind in ("linear", "soft", "local")]
-)
-def test_types_follow_images_of_many_shapes(kind):
-    model, images = make("siglip2"), inputs("siglip2")
-    if ATTENTIONS[kind].traits.fixed_grid:
-        with pytest.raises(ValueError, match="one map"):
-            soft_vit.swap_attention(model, kind)
-        soft_vit.swap_attention(make("siglip"), kind)
-        return
-    soft_vit.swap_attention(model, kind, blocks=[1])
-    found = tokens_of(randomize(model), images)
-    one = torch.cat([tokens_of(model, alone(images, i)) for i in range(len(SIZES))])
-    assert relative_error(found, one) < budget("siglip2")
 
 
 def test_another_head_on_a_swapped_model_of_a_subfolder(tmp_path):

@@ -184,9 +184,6 @@ def test_a_file_outside_of_the_folder_is_missing(read, name):
 # Masks of COCO: checked, decoded and encoded as pycocotools does it.
 
 
-HEIGHT, WIDTH = 60, 90
-
-
 MASKS = {
     "blob": lambda y, x: (y - 20) ** 2 + (x - 40) ** 2 < 200,
     "empty": lambda y, x: np.zeros_like(y, bool),

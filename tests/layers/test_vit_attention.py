@@ -50,8 +50,6 @@ def test_in_a_plain_vit(kind: str) -> None:
     model.train()(images()).sum().backward()
     # An unused parameter stops training on several GPUs.
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    averaged = create(attn_layer(kind, (4, 4)), class_token=False, global_pool="avg", depth=1)
-    assert averaged(images()).isfinite().all()
 
 
 def local_vit(**options: Any) -> VisionTransformer:

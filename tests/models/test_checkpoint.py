@@ -17,16 +17,12 @@ import timm
 import torch
 from crafted import Call, saved
 from file_server import file_server
-from PIL import Image
 from released import released_shapes
 from safetensors.torch import load_file, save_file
-from timm.data import create_transform, resolve_model_data_config
 from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
 
 import soft_vit
-from soft_vit.data.demo.drawing import CLASSES
-from soft_vit.data.demo.shapes import ShapeImages
 from soft_vit.models import load_weights
 from soft_vit.weights import RECORDED_WEIGHTS, Entry, WeightsError
 from soft_vit.weights.files import INDEX_FILE
@@ -371,20 +367,6 @@ def test_few_files_run_for_a_name():
 class TestShapes:
     """Weights that come with the package."""
 
-    def test_predicts(self):
-        model = timm.create_model("soft_pico", pretrained=True).eval()
-        data = resolve_model_data_config(model)
-        assert data["input_size"] == (3, 64, 64)
-        transform = create_transform(**data, is_training=False)
-        samples = list(ShapeImages(50, split="test"))
-        images = torch.stack([transform(Image.fromarray(sample.image)) for sample in samples])
-        with torch.no_grad():
-            found = model(images).argmax(1).tolist()
-        # 97.3 % of a thousand.
-        assert sum(label == sample.label for label, sample in zip(found, samples, strict=True)) >= 46
-        assert model.pretrained_cfg["label_names"] == CLASSES
-        assert str(INDEX_FILE.parent) not in str(model.pretrained_cfg)
-
     def test_another_source_has_its_own_classes(self, tmp_path):
         state_dict = timm.create_model("soft_pico").state_dict()
         torch.save(state_dict, tmp_path / "own.pth")
@@ -393,6 +375,10 @@ class TestShapes:
             assert (model.num_classes, model.img_size) == (1000, (224, 224))
             assert torch.equal(model.head.weight, state_dict["head.weight"])
             assert "state_dict" not in model.pretrained_cfg
+
+    def test_no_path_of_this_machine_is_noted(self):
+        model = timm.create_model("soft_pico", pretrained=True)
+        assert str(INDEX_FILE.parent) not in str(model.pretrained_cfg)
 
     def test_a_changed_file_is_refused(self, folders):
         weights = load_file(SHAPES)

@@ -44,20 +44,16 @@ class Wrapped(nn.Module):
 
 
 @every_pico
-def test_every_parameter_gets_a_gradient_and_any_layer_may_be_wrapped(name):
+def test_any_layer_may_be_wrapped(name):
     model = create(name, **TWO_STAGES).eval()
-    expected = model(image())
-    expected.square().sum().backward()
-    for n, p in model.named_parameters():
-        assert p.grad.any(), n
-        assert p.grad.isfinite().all(), n
     with torch.no_grad():
+        expected = model(image())
         for path, module in list(model.named_modules()):
             if isinstance(module, nn.Linear | nn.Conv2d):
                 parent, _, child = path.rpartition(".")
                 setattr(model.get_submodule(parent), child, Wrapped(module))
         # What reads weights in another order for speed does not where it cannot.
-        torch.testing.assert_close(model(image()), expected.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(image()), expected, rtol=1e-4, atol=1e-5)
 
 
 @every_pico

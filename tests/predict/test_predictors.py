@@ -19,7 +19,7 @@ from soft_vit.data.demo.trees import make_tree
 from soft_vit.data.images import BadImage
 from soft_vit.engine.config import resolve
 from soft_vit.engine.models.classifier import TimmTrainClassifier
-from soft_vit.engine.models.notes import cfg_of_config, spec_of_run
+from soft_vit.engine.models.notes import spec_of_run
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.spec import NOTES_KEY
@@ -98,38 +98,6 @@ def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size):
     assert [("the normalisation" in note) for note in predictor.notes] == [True]
     assert predictor.names == list(CLASSES)
     assert predictor.transform(photo(200, 300)).shape == (3, img_size or 64, img_size or 64)
-
-
-@pytest.mark.parametrize("source", ["recorded file", "checkpoint of a training"])
-def test_checkpoint_says_how_its_images_were(source, tmp_path):
-    expected, path = TimmPredictor("soft_pico.shapes"), SHAPES
-    if source == "checkpoint of a training":
-        path = tmp_path / "a.pth"
-        notes = {"cfg": cfg_of_config(resolve(DEMO)) | {"label_names": CLASSES}, "model": "soft_pico"}
-        torch.save({"state_dict": expected.model.state_dict(), "meta": {NOTES_KEY: notes}}, path)
-    predictor = TimmPredictor("soft_pico", checkpoint=path)
-    assert (predictor.notes, predictor.names) == ([], list(CLASSES))
-    (found,), (right,) = predictor([CROSS]), expected([CROSS])
-    assert found == right
-    assert found.names[0] == "cross"
-    assert found.scores[0] > 0.99
-
-
-def test_checkpoint_says_size_and_options_of_its_model(tmp_path):
-    cfg = {"input_size": (3, 64, 96), "mean": (0, 0, 0), "std": (1, 1, 1)}
-    # Its grid is not square, so that it fits no other size.
-    path = trained(tmp_path / "a.pth", 3, (64, 96), cfg=cfg, options={"newton_iters": 1})
-    predictor = TimmPredictor("soft_pico", checkpoint=path)
-    assert predictor.notes == []
-    image = predictor.transform(photo(80, 90))
-    assert image.shape == (3, 64, 96)
-    assert predictor.transform(Image.new("RGB", (90, 80), "white")).unique().tolist() == [1.0]
-    with torch.no_grad():
-        found = predictor.model(image[None])
-        for options in ({"newton_iters": 1}, {}):
-            other = timm.create_model("soft_pico", num_classes=3, img_size=(64, 96), **options).eval()
-            other.load_state_dict(predictor.model.state_dict())
-            assert torch.equal(found, other(image[None])) == bool(options)
 
 
 def test_a_run_shows_its_images_not_those_of_published_tests(tmp_path):

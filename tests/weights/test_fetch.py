@@ -71,11 +71,6 @@ def test_what_is_not_the_file(behaviour, known, reason, tmp_path, monkeypatch):
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_the_second_source_is_used(tmp_path):
-    with file_server(status=[404]) as broken, file_server(body=BODY) as server:
-        assert fetch(f"{broken.url}/a", tmp_path, f"{server.url}/b").read_bytes() == BODY
-
-
 def save_with_gdown(*, id, output, use_cookies) -> None:
     with open(output, "wb") as file:
         file.write(BODY if id == "abcdefghij" else b"")

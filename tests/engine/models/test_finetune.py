@@ -67,19 +67,6 @@ def test_other_channels(source, in_chans):
 
 
 @pytest.mark.parametrize(
-    ("given", "model", "named"),
-    [
-        (lambda: small().state_dict(), RESNET, "conv1.0.weight"),
-        (lambda: small("linear_pyramid_pico").state_dict(), small, "stages.0.blocks.0.attn"),
-        (lambda: {"state_dict": {}}, small, "state dict"),
-    ],
-)
-def test_weights_of_another_model(given, model, named):
-    with pytest.raises(ValueError, match=named):
-        fit(given(), model())
-
-
-@pytest.mark.parametrize(
     ("name", "options", "count", "frozen"),
     [
         ("soft_pico", NARROW, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
