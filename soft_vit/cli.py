@@ -20,7 +20,7 @@ EXTRAS = {
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "litert": ("ai_edge_litert", "litert_torch"),
     "mmdet": ("mmdet", "mmseg"),
-    "openvino": ("openvino",),
+    "openvino": ("nncf", "openvino"),
     "segmentation": ("segmentation_models_pytorch",),
     "train": ("albumentations", "mmcv", "mmengine", "mmpretrain", "tensorboard"),
 }

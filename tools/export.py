@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--with-preprocessing", dest="preprocessing", action="store_true", help="take uint8 images: normalise inside")
     add("--half", action="store_true", help="write fp16, with formulas in fp32")
     add("--max-error", type=float, metavar="SHARE", help="relative to the largest output (default: 1e-4, --half 1e-2)")
-    add("--int8", action="store_true", help="quantise the ONNX file, by default with generated images")
+    add("--int8", action="store_true", help="quantise the file of ONNX or OpenVINO, by default with generated images")
     add("--images", metavar="FOLDER", help="data set whose train calibrates int8, and whose val measures it")
     add("--max-drop", type=float, default=2.0, help="allowed loss of accuracy by int8, in points")
     arguments = parser.arguments(argv)

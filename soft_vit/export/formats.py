@@ -134,8 +134,14 @@ def write_openvino(source: ExportModel, path: Path, any_size: bool = False) -> N
 
     full = path.with_suffix(".onnx")
     write_onnx(source, full, any_size)
-    model = openvino.convert_model(full)
+    save_openvino(openvino.convert_model(full), source, path)
     full.unlink()
+
+
+def save_openvino(model: Any, source: ExportModel, path: Path) -> None:
+    """Write a model of OpenVINO with the metadata of its source."""
+    import openvino
+
     for key, value in source.metadata().items():
         model.set_rt_info(value, ["model_info", key])
     openvino.save_model(model, path, compress_to_fp16=False)

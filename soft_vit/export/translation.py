@@ -21,8 +21,9 @@ aten = torch.ops.aten
 Table = Mapping[Any, Callable[..., Any]]
 """Operators that ONNX has no translation of, and functions that compute them by others."""
 
-COMPOSITE = (aten.movedim.int, aten.batch_norm.default, aten.to.dtype, aten.to.device, aten.tensor_split.sections)
-"""Operators that ONNX has no translation of, and that tables leave out."""
+COMPOSITE = (aten.movedim.int, aten.mT.default, aten.batch_norm.default, aten.to.dtype, aten.to.device)
+COMPOSITE += (aten.tensor_split.sections,)
+"""Operators that ONNX has no translation of, or an Einsum as that of `mT`, and that tables leave out."""
 RESHAPES = (aten.flatten.using_ints, aten.unflatten.int, aten.reshape.default, aten.view.default)
 NO_EFFECT = (aten.alias.default, aten.contiguous.default, aten.dropout.default, aten.to.dtype)
 """Operators without effect on values in eval mode, unless they change the type."""
@@ -101,6 +102,8 @@ def simplify(node: fx.Node, table: Table) -> None:
         order = list(range(result.ndim))
         order.insert(node.args[2] % result.ndim, order.pop(node.args[1] % result.ndim))
         node.target, node.args = aten.permute.default, (x, order)
+    elif op is aten.mT.default:
+        node.target, node.args = aten.transpose.int, (x, -2, -1)
     elif op in table or op in COMPOSITE:
         inline(node, table)
 

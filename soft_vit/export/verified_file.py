@@ -10,7 +10,7 @@ import torch
 
 from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, as_list
 from soft_vit.export.model import ExportModel
-from soft_vit.export.quantization import check_drop, quantize
+from soft_vit.export.quantization import QUANTIZERS, check_drop
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import ensure_writable, write_atomically
 
@@ -37,9 +37,9 @@ def export(
 
     format: a key of `FORMATS`; those of phones take one image, others any batch. any_size: for images of any size.
     half: in fp16, see `ExportModel.half`. preprocessing: for images in uint8, see `ExportModel.with_preprocessing`.
-    int8: quantise the ONNX file, see `quantize`. images: the folder of a data set, whose `train` calibrates int8 and
-    whose `val` measures it; by default images are generated. max_error: largest difference from the model, see
-    `relative_error`; by default 1e-4, or 1e-2 with half. max_drop: largest loss of accuracy by int8, in points.
+    int8: quantise a file of ONNX or OpenVINO, see `quantize`. images: the folder of a data set, whose `train`
+    calibrates int8 and whose `val` measures it; by default images are generated. max_error: largest difference from the
+    model, see `relative_error`; by default 1e-4, or 1e-2 with half. max_drop: largest loss by int8, see `check_drop`.
     report: called with a sentence for each step. `out`, and files beside it, are written only after verification.
     Raises ValueError for incompatible options and for a file that differs from the model.
     """
@@ -47,8 +47,9 @@ def export(
     suffix, write, open_file, any_batch = FORMATS[format]
     if out.suffix != suffix:
         raise ValueError(f"out must end in {suffix} for {format}, got {out}.")
-    if int8 and (format != "onnx" or half or source.outputs != ("logits",) or source.input_size[0] != 3):
-        raise ValueError("int8 must be used with the format onnx, without half, and a classifier of RGB images.")
+    if int8 and (format not in QUANTIZERS or half or source.outputs != ("logits",) or source.input_size[0] != 3):
+        names = " or ".join(QUANTIZERS)
+        raise ValueError(f"int8 must be used with the format {names}, without half, and a classifier of RGB images.")
     if any_size and not any_batch:
         raise ValueError(f"any_size must be used with onnx, openvino or torch_export, got {format}.")
     max_error = max_error or (MAX_HALF_ERROR if half else MAX_ERROR)
@@ -88,10 +89,11 @@ def export(
             root = None if images is None else Path(images)
             report(f"Quantising to int8, calibrated on {root or 'generated images'}.")
             quantized = path.with_name(f"int8_{out.name}")
-            report(f"  {quantize(path, quantized, source, root)}")
+            report(f"  {QUANTIZERS[format](path, quantized, source, root)}")
             report(f"Measuring both on {root or 'generated images'}.")
-            report(f"  {check_drop(path, quantized, source, max_drop, root)}")
-            quantized.replace(path)
+            report(f"  {check_drop(path, quantized, source, max_drop, root, open_file)}")
+            for file in path.parent.glob("int8_*"):
+                file.replace(file.with_name(file.name.removeprefix("int8_")))
         # The file last: who finds it finds the weights and metadata beside it.
         files = sorted(path.parent.iterdir(), key=path.__eq__)
         size_in_bytes = sum(place(file, out.with_name(file.name)) for file in files)

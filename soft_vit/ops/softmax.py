@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.layout import Layout
+from soft_vit.ops.numerics import at_least_float32, wide_dtype
 
 
 def dot_product_attention(
@@ -17,6 +18,10 @@ def dot_product_attention(
     mask: bool, broadcast to `[..., N, M]`: the keys that a query sees, at least one. dropout_p: dropout of the weights.
     fused: use torch's kernels, which do not store the N x M matrix; otherwise separate operations.
     """
+    if torch.compiler.is_exporting() and q.dtype != wide_dtype(q):
+        # Runtimes would round scores.
+        wide = [x if x is None else at_least_float32(x) for x in (q, k, v, mask)]
+        return dot_product_attention(*wide, dropout_p, fused).to(v.dtype)
     if fused:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     scores = (q * q.shape[-1] ** -0.5) @ k.mT

@@ -20,7 +20,7 @@ class Composite(nn.Module):
 
     def forward(self, x):
         x = self.norm(x).relu_().movedim(1, -1).flatten(1, 2)
-        twice = [(x @ torch.eye(3)).square().unflatten(1, (-1, 2)) for _ in range(2)]
+        twice = [(x @ torch.eye(3).mT).square().unflatten(1, (-1, 2)) for _ in range(2)]
         parts = (twice[0] + twice[1]).tensor_split(2, 1)
         return nn.functional.dropout(1 - parts[0] - parts[1], 0.5, training=False).contiguous()
 

@@ -35,9 +35,12 @@ from soft_vit.linearise import (
     save_backbone,
     token_errors,
 )
-from soft_vit.linearise.train import split_steps, transfer_errors
+from soft_vit.linearise.errors import transfer_errors
+from soft_vit.linearise.images import vary_colours
+from soft_vit.linearise.plan import split_steps
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.stop import RunStopped
+from soft_vit.weights.read import read_checkpoint_file
 
 # Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes.
 
@@ -347,6 +350,14 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     plan = Plan(steps=(1, 1, 2), sizes=(32, 16), batch_size=2)
     crops = torch.cat([x.mean((1, 2, 3)) for x in images.batches(plan.images, range(4))])
     assert len(crops) == 2 + 2 + 8 + 8 == len(set(crops.tolist()))
+    # Most crops have other colours, or are blended. Grey stays grey, and pixels that are equally bright stay so.
+    plain = UnlabelledImages(folder, (0.5,) * 3, (0.25,) * 3, seed=1, vary=False)
+    assert {torch.equal(plain[i, 16], images[i, 16]) for i in range(30)} == {False, True}
+    x = np.full((2, 5, 3), 0.5) + np.array([0.02, -0.01, -0.01]) * np.arange(5)[:, None]
+    for seed in range(5):
+        found = vary_colours(x, np.random.default_rng(seed))
+        np.testing.assert_allclose(found[:, 0], found[:, 0].mean(), atol=1e-12)
+        np.testing.assert_allclose(found.mean(2), found[0, 0, 0], atol=1e-12)
     # Each pass has all images once.
     firsts = [images._load(images.entries, int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])
@@ -445,7 +456,12 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     for name in re.findall(r"\((\w+\.png)\)", text):
         with Image.open(tmp_path / "out" / name) as image:
             assert image.width > 300
-    student = load_backbone(str(tmp_path / "out"))
+    student, original = load_backbone(str(tmp_path / "out")), load_backbone(str(tmp_path / "teacher"))
+    # The last phase is checked on images of its own size.
+    samples = UnlabelledImages(tmp_path / "images", original.mean, original.std).samples(32, 32)
+    checks = read_checkpoint_file(tmp_path / "out" / "run" / "checkpoint.pth")["history"]["phase 3"]["checks"]
+    error = sum(float(token_errors(student(x), original(x), prefix=1)) for x in samples.split(2)) / 2
+    assert error == pytest.approx(min(found for _, found in checks), rel=1e-4)
     x = torch.randn(1, 3, 32, 48)
     expected = student(x)
     # It ends at once, and writes the same weights. Drawings take most of the time.

@@ -35,8 +35,9 @@ class TimmSegmentor(BaseModel):
     """Semantic segmentation with the maps of a timm model.
 
     backbone: arguments of `TimmFeatures`. decoder: its `kind`, "upernet", "fpn" or "efficientvit", and its options, see
-    `soft_vit.dense.segmentation.decoders`. num_classes: without the unlabelled one. dropout: of channels, before the
-    classifier. auxiliary: a second loss on one map: the map's `index`, `loss_weight` and options of `FCNHead`.
+    `soft_vit.dense.segmentation.decoders`; on EfficientViT, gelu and eps are by default the backbone's. num_classes:
+    without the unlabelled one. dropout: of channels, before the classifier. auxiliary: a second loss on one map: the
+    map's `index`, `loss_weight` and options of `FCNHead`.
     class_weight: positive weight of each class in the losses, which are weighted means over the pixels; None weights
     all equally.
 
@@ -69,6 +70,9 @@ class TimmSegmentor(BaseModel):
         needed, strides = make_decoder.strides, tuple(self.backbone.reductions)
         if needed not in (None, strides):
             raise ValueError(f"decoder.kind must be 'upernet' for maps of strides other than {needed}, got {strides}.")
+        network = getattr(self.backbone.body, "model", None)
+        if isinstance(network, EfficientViTSeg) and make_decoder is EfficientViTDecoder:
+            decoder = {**network.conv.keywords, **decoder}
         self.decoder = make_decoder(self.backbone.channels, **decoder)
         self.head = PixelClassifier(self.decoder.out_channels, num_classes, dropout)
         self.auxiliary: FCNHead | None = None

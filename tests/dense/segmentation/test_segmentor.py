@@ -133,22 +133,27 @@ def test_bad_options_are_refused(options, sentence):
 SLIM = {"widths": (8, 8, 16, 24, 32), "depths": (1, 0, 1, 1, 1), "head_dim": 8}
 
 
-def released_efficientvit(neck: dict, **options) -> tuple[torch.nn.Module, dict]:
+def released_efficientvit(neck: dict, name="efficientvit_seg_b1_cityscapes") -> tuple[torch.nn.Module, dict]:
     """Return a small timm model, whose features differ from image to image, and its weights as they are released."""
     torch.manual_seed(0)
-    name = "efficientvit_seg_b1_cityscapes"
-    model = timm.create_model(name, **SLIM, neck=neck, **options).eval()
+    model = timm.create_model(name, **SLIM, neck=neck).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model, model.to_released(model.state_dict())
 
 
-@pytest.mark.parametrize("head", [None, 3])
-def test_a_released_file_becomes_a_segmentor(head):
-    decoder = {"channels": 16, "depth": 2, "out_expand": 4}
-    model, released = released_efficientvit(decoder)
-    backbone = {"model_name": "efficientvit_seg_b1_cityscapes", **SLIM}
+FUSED = {"channels": 16, "depth": 1, "block": "fused", "expand": 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "decoder", "head"),
+    [("b1", {"channels": 16, "depth": 2, "out_expand": 4}, head) for head in (None, 3)] + [("l1", FUSED, None)],
+)
+def test_a_released_file_becomes_a_segmentor(size, decoder, head):
+    """With the activation and eps of its backbone in the head."""
+    backbone = {"model_name": f"efficientvit_seg_{size}_cityscapes", **SLIM}
+    model, released = released_efficientvit(decoder, backbone["model_name"])
     given = TimmSegmentor(backbone, {"kind": "efficientvit", **decoder}, head or 19).eval()
     report = load_into(given, released, "fit" if head else "strict", strict=not head)
     assert report.new == (["head.conv.weight", "head.conv.bias"] if head else [])
