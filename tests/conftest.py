@@ -53,14 +53,21 @@ def quick_runs():
         yield
 
 
-def unless_meta(draw):
-    """To draw numbers that are not kept takes longer than to build a model."""
+def draw_only(patch, needed):
+    """Let layers draw the weights for which `needed` is true: to draw takes longer than to build a model."""
+    import timm
+    import torch
 
-    @wraps(draw)
-    def quick(x, *args, **options):
-        return x if x.is_meta else draw(x, *args, **options)
-
-    return quick
+    init = torch.nn.init
+    for module, name in (
+        (init, "kaiming_uniform_"),
+        (init, "_no_grad_uniform_"),
+        (init, "_no_grad_normal_"),
+        (timm.layers.weight_init, "_trunc_normal_"),
+    ):
+        draw = getattr(module, name)
+        quick = lambda x, *args, draw=draw, **options: draw(x, *args, **options) if needed(x) else x  # noqa: E731
+        patch.setattr(module, name, wraps(draw)(quick))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -72,12 +79,14 @@ def quick_seeds_and_meta_tensors():
         if not torch.cuda.is_available():
             for module in (torch.cuda.random, torch.xpu.random, torch.mtia):
                 patch.setattr(module, "_lazy_call", lambda call, **options: None)
-        draws = [(torch.nn.init, name) for name in ("kaiming_uniform_", "_no_grad_uniform_", "_no_grad_normal_")]
-        if "timm" in sys.modules:
-            draws.append((sys.modules["timm"].layers.weight_init, "_trunc_normal_"))
-        for module, name in draws:
-            patch.setattr(module, name, unless_meta(getattr(module, name)))
+        draw_only(patch, lambda x: not x.is_meta)
         yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Models whose weights all come from a file do not draw them first."""
+    draw_only(monkeypatch, lambda x: False)
 
 
 def pytest_addoption(parser):

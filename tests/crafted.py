@@ -1,8 +1,11 @@
-"""Checkpoints as bytes, and what runs code when a pickle is read."""
+"""Checkpoints and images as bytes, and what runs code when a pickle is read."""
 
 import io
+from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 
 class Call:
@@ -18,4 +21,10 @@ class Call:
 def saved(content) -> bytes:
     stream = io.BytesIO()
     torch.save(content, stream)
+    return stream.getvalue()
+
+
+def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(stream, kind, **options)
     return stream.getvalue()

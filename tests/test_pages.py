@@ -22,7 +22,7 @@ import torch
 from documents import ROOT, blocks, commands, inline_code, missing_paths, run_tool
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from PIL import Image
-from released import released_state_dict
+from released import released_shapes
 
 from soft_vit.data import draw_shape
 from soft_vit.engine.config import resolve
@@ -118,6 +118,12 @@ def call_of(command: str, function: str, returns: object, extra: Sequence[str] =
     return fake.call_args
 
 
+def zeros(model: str) -> dict[str, torch.Tensor]:
+    """Weights of a model, each with one number in memory."""
+    shapes = timm.create_model(model, device="meta").state_dict()
+    return {key: torch.zeros((), dtype=value.dtype).expand(value.shape) for key, value in shapes.items()}
+
+
 class Desk:
     """A folder in which the commands of the pages run, each at most once. `images` holds data in all layouts."""
 
@@ -143,10 +149,9 @@ class Desk:
         with tarfile.open(folder / "images" / "train-0000.tar", "w") as shard:
             shard.add(folder / "images" / "train" / "cat" / "1.png", "1.png")
             shard.addfile(tarfile.TarInfo("1.cls"))
-        torch.save(released_state_dict(), folder / "SOFT_Tiny.pth")
+        torch.save({name: torch.zeros(shape) for name, shape in released_shapes().items()}, folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
-        name = "efficientvit_seg_b1_ade20k"
-        torch.save(timm.create_model(name).state_dict(), folder / f"{name}.pt")
+        torch.save(zeros("efficientvit_seg_b1_ade20k"), folder / "efficientvit_seg_b1_ade20k.pt")
 
     def run(self, command: str) -> None:
         if command in self.done:
@@ -249,9 +254,7 @@ def test_call(desk, call):
     desk.make_what_is_used_in(call)
     for name, model in (("SOFT_Tiny_cuda", "soft_tiny.fudan_cuda_in1k"), ("SOFT_Small_norm", "soft_small")):
         if f'"{model}"' in call:
-            shapes = timm.create_model(model.split(".")[0], device="meta").state_dict()
-            zeros = {key: torch.zeros((), dtype=value.dtype).expand(value.shape) for key, value in shapes.items()}
-            torch.save(zeros, desk.folder / f"{name}.pth")
+            torch.save(zeros(model.split(".")[0]), desk.folder / f"{name}.pth")
     assert isinstance(eval(call, {"timm": timm}), torch.nn.Module)
 
 

@@ -1,6 +1,5 @@
 """Finding labelled images in folders and archives, and decoding what is there."""
 
-import io
 import os
 import pickle
 import re
@@ -12,20 +11,15 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from crafted import encoded
 from PIL import Image
 
 from soft_vit.data import archives as storage
 from soft_vit.data.images import BadImage, decode_image, find_images, find_multi_label_images, read_image, to_rgb
 
 
-def encode(array: np.ndarray, kind: str = "PNG", **kwargs) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(array).save(stream, kind, **kwargs)
-    return stream.getvalue()
-
-
 def picture(value: int, size: tuple[int, int] = (5, 7)) -> bytes:
-    return encode(np.full((*size, 3), value, np.uint8))
+    return encoded(np.full((*size, 3), value, np.uint8))
 
 
 def make_tree(root: Path, split: str = "train", classes: tuple[str, ...] = ("b", "a"), each: int = 2) -> Path:
@@ -272,12 +266,12 @@ GREY16 = np.array([[0, 256, 65535]], np.uint16)
 @pytest.mark.parametrize(
     ("data", "pixels"),
     [
-        (encode(GREY16), [0, 1, 255]),
-        (encode(GREY16, "TIFF"), [0, 1, 255]),
+        (encoded(GREY16), [0, 1, 255]),
+        (encoded(GREY16, "TIFF"), [0, 1, 255]),
         # Pillow gives these as 32 bits, scaled to 16.
-        (encode(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
-        (encode(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
-        (encode(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
+        (encoded(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
+        (encoded(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
+        (encoded(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
     ],
     ids=["16 bits", "16 bits in TIFF", "16 bits in PGM", "grey", "grey and alpha"],
 )
@@ -291,7 +285,7 @@ def packed_12_bits(values: np.ndarray) -> bytes:
     """A TIFF that declares 12 bits, two values in three bytes."""
     high, low = values.reshape(-1, 2).T
     packed = np.stack([high >> 4, (high & 15) << 4 | low >> 8, low & 255], 1).astype(np.uint8).tobytes()
-    data = encode(values, "TIFF")
+    data = encoded(values, "TIFF")
     tag = b"\x02\x01\x03\x00\x01\x00\x00\x00"
     return data.replace(values.tobytes(), packed.ljust(values.nbytes, b"\0")).replace(tag + b"\x10", tag + b"\x0c")
 
@@ -300,19 +294,19 @@ GREY12 = np.array([[0, 16, 2049, 4095]], np.uint16)
 COLOURS12 = cv2.imencode(".png", GREY12[..., None].repeat(3, 2))[1].tobytes()
 # An image, the option, and the pixels or what the message names.
 RANGES = {
-    "of unknown range": (encode(GREY12), None, "bits=12"),
-    "of unknown range in TIFF": (encode(GREY12, "TIFF"), None, "bits=12"),
-    "given": (encode(GREY12), 12, [0, 1, 128, 255]),
-    "given and dark": (encode(GREY12), 16, [0, 0, 8, 15]),
-    "given and too small": (encode(GREY12), 10, "4095.*1023"),
-    "given and senseless": (encode(GREY12), 17, "bits.*17"),
+    "of unknown range": (encoded(GREY12), None, "bits=12"),
+    "of unknown range in TIFF": (encoded(GREY12, "TIFF"), None, "bits=12"),
+    "given": (encoded(GREY12), 12, [0, 1, 128, 255]),
+    "given and dark": (encoded(GREY12), 16, [0, 0, 8, 15]),
+    "given and too small": (encoded(GREY12), 10, "4095.*1023"),
+    "given and senseless": (encoded(GREY12), 17, "bits.*17"),
     "declared by the number of bits": (packed_12_bits(GREY12), None, [0, 1, 128, 255]),
-    "declared by the largest value": (encode(GREY12, "TIFF", tiffinfo={281: 4095}), None, [0, 1, 128, 255]),
-    "black": (encode(0 * GREY12), None, [0, 0, 0, 0]),
+    "declared by the largest value": (encoded(GREY12, "TIFF", tiffinfo={281: 4095}), None, [0, 1, 128, 255]),
+    "black": (encoded(0 * GREY12), None, [0, 0, 0, 0]),
     "colours of unknown range": (COLOURS12, None, "8 bits"),
     "colours that are cut": (COLOURS12, 12, "8 bits"),
     "dark colours": (COLOURS12, 16, [0, 0, 8, 15]),
-    "8 bits": (encode(np.array([[3, 4, 5, 6]], np.uint8)), 12, [3, 4, 5, 6]),
+    "8 bits": (encoded(np.array([[3, 4, 5, 6]], np.uint8)), 12, [3, 4, 5, 6]),
 }
 
 
@@ -328,14 +322,14 @@ def test_16_bits_are_scaled_by_their_range_or_refused(data, bits, expected):
 def with_orientation(array: np.ndarray, orientation: int, kind: str = "PNG", **kwargs) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encode(array, kind, exif=exif, **kwargs)
+    return encoded(array, kind, exif=exif, **kwargs)
 
 
 def test_images_are_turned_as_their_exif_data_say():
     pixels = np.arange(72, dtype=np.uint8).reshape(4, 6, 3)
     assert decode_image(with_orientation(pixels, 6, "JPEG")).size == (4, 6)
     # Damaged EXIF data do not make an image unreadable.
-    assert decode_image(encode(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
+    assert decode_image(encoded(pixels, exif=b"Exif\0\0damaged")).size == (6, 4)
     assert decode_image(with_orientation(pixels, 9), size=(4, 6)).size == (6, 4)
 
 
@@ -373,7 +367,7 @@ def test_annotated_pixels_are_those_of_the_annotations(orientation, kind, shape)
 def test_floats_and_32_bits_have_no_known_range(dtype):
     values = np.linspace(0, 255, 12).astype(dtype).reshape(3, 4)
     with pytest.raises(BadImage, match="unknown range"):
-        decode_image(encode(values, "TIFF"))
+        decode_image(encoded(values, "TIFF"))
     # As a caller may make it.
     with pytest.raises(BadImage, match="unknown range"):
         to_rgb(Image.fromarray(values))
@@ -388,7 +382,7 @@ def test_what_is_no_image(data):
 
 
 def test_an_image_of_too_many_pixels(monkeypatch):
-    data = encode(np.zeros((4, 6, 3), np.uint8), "PNG")
+    data = encoded(np.zeros((4, 6, 3), np.uint8), "PNG")
     assert decode_image(data, 24).size == (6, 4)
     with pytest.raises(BadImage, match="6 x 4 pixels, more than"):
         # Before its pixels are decoded: they are missing.

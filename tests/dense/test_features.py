@@ -59,17 +59,6 @@ def test_frozen_stages_stay_out_of_training(name, stage, first, frozen):
     assert not any(m.training for m in features.modules() if isinstance(m, torch.nn.BatchNorm2d))
 
 
-@pytest.mark.parametrize("name", ["soft_pico", "convnext_atto"])
-def test_weights_of_a_classifier_give_its_own_maps(name, tmp_path):
-    classifier = timm.create_model(name, num_classes=7).eval()
-    path = tmp_path / "classifier.pth"
-    torch.save({"state_dict": classifier.state_dict()}, path)
-    features = TimmFeatures(name, checkpoint_path=str(path), out_norm=False).eval()
-    features.init_weights()
-    x = torch.randn(1, 3, 64, 96)
-    torch.testing.assert_close(features(x)[-1], classifier.forward_intermediates(x, intermediates_only=True)[-1])
-
-
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "local_vit_tiny_patch16"])
 def test_a_plain_vit_takes_images_of_any_size(name):
     features = TimmFeatures(name, depth=3, out_indices=(0, 2)).eval()
@@ -132,16 +121,20 @@ def pretrained(path, **options) -> dict:
     return dict(type="Pretrained", checkpoint=str(path), **options)
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_weights_of_a_classifier_give_its_maps(prefix, tmp_path):
-    classifier, path = timm.create_model("soft_pico", num_classes=7).eval(), tmp_path / "weights.pth"
-    weights = {prefix + name: weight for name, weight in classifier.state_dict().items()}
+# A path of weights for `TimmFeatures`; the round trip of files has pyramids, too.
+@pytest.mark.parametrize(("name", "prefix"), [("convnext_atto", None), ("soft_pico", ""), ("soft_pico", "model.")])
+def test_weights_of_a_classifier_give_its_maps(name, prefix, tmp_path):
+    classifier, path = timm.create_model(name, num_classes=7).eval(), tmp_path / "weights.pth"
+    weights = {(prefix or "") + name: weight for name, weight in classifier.state_dict().items()}
     torch.save({"state_dict": {**weights, **({"neck.weight": torch.zeros(3)} if prefix else {})}}, path)
-    backbone = SOFT("soft_pico", out_norm=False, init_cfg=[pretrained(path, prefix=prefix)]).eval()
+    if prefix is None:
+        backbone = TimmFeatures(name, checkpoint_path=str(path), out_norm=False).eval()
+    else:
+        backbone = SOFT(name, out_norm=False, init_cfg=[pretrained(path, prefix=prefix)]).eval()
     backbone.init_weights()
-    x = torch.randn(1, 3, 224, 224)
+    x = torch.randn(1, 3, 64, 96)
     expected = classifier.forward_intermediates(x, intermediates_only=True)
-    torch.testing.assert_close(backbone(x), tuple(expected), rtol=0, atol=0)
+    torch.testing.assert_close(list(backbone(x)), expected[-4:], rtol=0, atol=0)
 
 
 def test_weights_of_a_detector_fit_its_backbone_or_are_refused(tmp_path):

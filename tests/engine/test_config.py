@@ -111,40 +111,37 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 
 
 @pytest.mark.parametrize(
-    ("config", "option", "value"),
+    ("config", "option", "value", "named"),
     [
-        *((DEMO, name, "x") for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
-        (RETINANET, "image_size", 8),
+        # They change nothing.
+        *(
+            (DEMO, name, "x", name)
+            for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")
+        ),
+        (RETINANET, "image_size", 8, "image_size"),
         # Cannot be merged.
-        (DEMO, "param_scheduler.5.end", 3),
-        (DEMO, "train_cfg.max_iters", 3),
-        (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3),
+        (DEMO, "param_scheduler.5.end", 3, "param_scheduler.5.end"),
+        (DEMO, "train_cfg.max_iters", 3, "train_cfg.max_iters"),
+        (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3, "train_cfg.max_epochs"),
+        # They would end the run late.
+        (DEMO, "train_cfg.max_epochs", 0, "max_epochs"),
+        (DEMO, "train_cfg.max_epochs", 1.5, "max_epochs"),
+        (DEMO, "train_cfg.val_interval", 0, "val_interval"),
+        (DEMO, "train_cfg.val_intervall", 2, "val_intervall"),
+        (DEMO, "train_dataloader.batch_size", 0, "batch_size"),
+        (DEMO, "optim_wrapper.accumulative_counts", 0, "accumulative_counts"),
+        (DEMO, "default_hooks.checkpoint.interval", "5", "interval"),
+        (DEMO, "default_hooks.logger.intervall", 5, "intervall"),
+        (DEMO, "default_hooks.watch.interval", 0, "interval"),
+        (DEMO, "custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}], "redraw_interval"),
+        # They cannot be shared.
+        (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", "abc", "got abc"),
+        (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", 0, "got 0"),
     ],
 )
-def test_option_that_changes_nothing(config, option, value):
-    with pytest.raises(ValueError, match=option):
-        resolve(config, {option: value, "env_cfg.cudnn_benchmark": True, "find_unused_parameters": True})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("train_cfg.max_epochs", 0),
-        ("train_cfg.max_epochs", 1.5),
-        ("train_cfg.val_interval", 0),
-        ("train_cfg.val_intervall", 2),
-        ("train_dataloader.batch_size", 0),
-        ("optim_wrapper.accumulative_counts", 0),
-        ("default_hooks.checkpoint.interval", "5"),
-        ("default_hooks.logger.intervall", 5),
-        ("default_hooks.watch.interval", 0),
-        ("custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}]),
-    ],
-)
-def test_number_that_would_end_the_run_late(option, value):
-    named = "feature_redraw_interval" if option == "custom_hooks" else option.rpartition(".")[2]
+def test_option_that_is_refused(config, option, value, named):
     with pytest.raises(ValueError, match=named):
-        resolve(DEMO, {option: value})
+        resolve(config, {option: value, "env_cfg.cudnn_benchmark": True, "find_unused_parameters": True})
 
 
 def test_misspelt_argument_of_the_hook_that_saves():
@@ -328,12 +325,6 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     shown = cfg.val_dataloader.dataset.pipeline[1]
     assert (cfg.data_preprocessor.mean, shown.crop_pct, shown.crop_mode) == expected
     assert len(messages) == (config != "soft_tiny" or len(options) > 1)
-
-
-@pytest.mark.parametrize(("options", "named"), [({"image_size": "abc"}, "got abc"), ({"image_size": 0}, "got 0")])
-def test_values_that_cannot_be_shared(options, named):
-    with pytest.raises(ValueError, match=named):
-        resolve(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", options)
 
 
 DATA = """

@@ -58,6 +58,14 @@ def steps(
     return buffer.getvalue(), losses
 
 
+# On a CPU, tests/engine resumes runs, and tests/engine/optim scales losses.
+cpu_is_slow = pytest.mark.parametrize(
+    "device",
+    [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)],
+)
+
+
+@cpu_is_slow
 @pytest.mark.usefixtures("deterministic")
 def test_resumed_training_ends_with_the_same_bits(device):
     straight, losses = steps(device, 0, 5)
@@ -71,6 +79,7 @@ def test_resumed_training_ends_with_the_same_bits(device):
         assert same, name
 
 
+@cpu_is_slow
 def test_loss_scaling_stays_finite(device):
     """From a scale with which fp16 overflows: those steps are left out, and the others learn."""
     # bf16 does not overflow, and every step learns.
@@ -83,9 +92,7 @@ def test_loss_scaling_stays_finite(device):
     assert sum(losses[-2:]) < sum(losses[:2])
 
 
-@pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
-)
+@cpu_is_slow
 def test_data_parallel_training(device, tmp_path):
     """Over all GPUs, or two processes of a CPU: the gradients of each rank are those of the whole batch."""
     world_size = torch.cuda.device_count() if device == "cuda" else 2

@@ -24,8 +24,6 @@ from soft_vit.models.swap import swap_attention
 DIM, HEADS = 24, 3
 
 every_kind = pytest.mark.parametrize("kind", ATTENTIONS)
-# A map with and without windows, random features, weights of one map, and codes that training changes.
-SOME = ("soft", "local", "performer", "linformer", "vq")
 
 
 def create(attention: Any, **options: Any) -> VisionTransformer:
@@ -100,15 +98,6 @@ def test_threads_with_images_of_other_sizes(make: Any, patch: int) -> None:
 
     with ThreadPoolExecutor(len(batches)) as pool:
         assert list(pool.map(run, range(len(batches)))) == [0] * len(batches)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SOME)
-def test_compiled(kind: str) -> None:
-    torch._dynamo.reset()
-    model = create(attn_layer(kind, (4, 4)), reg_tokens=4)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(images()), model(images()))
 
 
 def test_attn_mask_is_a_padding_mask() -> None:

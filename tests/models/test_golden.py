@@ -49,6 +49,7 @@ def create(name: str, scale: float, folder, **options) -> nn.Module:
         for file in golden_files(GOLDEN)
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_outputs_and_gradients(file: GoldenFile, tmp_path):
     """Logits, stages, and norms of gradients where the file has them."""
     golden = file.arrays()
@@ -76,6 +77,7 @@ def test_outputs_and_gradients(file: GoldenFile, tmp_path):
 @pytest.mark.parametrize(
     ("scale", "dtype"), [pytest.param(1.0, torch.float32, marks=pytest.mark.slow), (0.5, torch.float64)]
 )
+@pytest.mark.usefixtures("undrawn")
 def test_an_image_does_not_see_its_neighbours(name, scale, dtype, tmp_path):
     """On nearly flat kernels rounding alone is 1e-5 in fp32, and the order of a batched product may change with B."""
     model = create(name, scale, tmp_path)

@@ -1,10 +1,9 @@
 """Looks of models at a picture, what the page shows of them, and which files are accepted as pictures."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
+from crafted import encoded
 from PIL import Image
 
 from soft_vit.data import ShapeImages
@@ -21,12 +20,6 @@ PLACE = (0.3, 0.8)
 def picture_of(width: int = 64, height: int = 64) -> Image.Image:
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(pixels)
-
-
-def encoded(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")

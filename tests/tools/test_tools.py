@@ -46,10 +46,10 @@ def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys):
 
 
 # A convolutional model takes no img_size.
-@pytest.mark.parametrize("arguments", ["resnet18", f"--config {RESOURCES}/configs/soft_tiny.py"])
+@pytest.mark.parametrize("arguments", ["test_resnet", f"--config {RESOURCES}/configs/demo/soft_pico_shapes.py"])
 def test_get_flops(arguments, tool, capsys):
     tool("get_flops")([*arguments.split(), "--img-size", "64x96", "--depth", "1"])
-    assert re.match(r"(resnet18|soft_tiny), 64 x 96, torch (.|\n)*(layer1|stages)", capsys.readouterr().out)
+    assert re.match(r"(test_resnet|soft_pico), 64 x 96, torch (.|\n)*(layer1|stages)", capsys.readouterr().out)
 
 
 def test_spectrum_of_generated_shapes(tool, tmp_path, monkeypatch):

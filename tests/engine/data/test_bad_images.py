@@ -1,6 +1,5 @@
 """Images on disk through a loader with workers: odd files load, bad ones are skipped, counted and named."""
 
-import io
 import struct
 import zlib
 from pathlib import Path
@@ -10,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from crafted import encoded
 from mmengine.dataset import RepeatDataset, default_collate
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -23,12 +23,6 @@ PIPELINE = [{"type": "TimmEvalCrop", "img_size": 32}, {"type": "mmpretrain.PackI
 
 def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def encoded(image: Image.Image, kind: str, **kwargs) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **kwargs)
-    return stream.getvalue()
 
 
 PHOTO = Image.fromarray(noise(40, 52, 3))

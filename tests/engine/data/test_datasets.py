@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from crafted import encoded
 from engine.runs import CONFIGS, DEMO, NARROW_MODEL, assert_same_state
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
@@ -110,14 +111,8 @@ default_hooks = dict(checkpoint=dict(by_epoch=False, interval=1, max_keep_ckpts=
 
 def test_a_run_on_shards_resumes_at_the_very_sample(tmp_path):
     for shard in range(2):
-        with tarfile.open(tmp_path / f"train-{shard}.tar", "w") as archive:
-            for i in range(3):
-                stream = io.BytesIO()
-                Image.fromarray(draw_shape(0, 3 * shard + i, 32).image).save(stream, "PNG")
-                for name, data in ((f"{i}.png", stream.getvalue()), (f"{i}.cls", str(i).encode())):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
+        images = {f"{i}.png": encoded(draw_shape(0, 3 * shard + i, 32).image) for i in range(3)}
+        make_shard(tmp_path / f"train-{shard}.tar", {**images, **{f"{i}.cls": str(i).encode() for i in range(3)}})
     config = tmp_path / "shards.py"
     config.write_text(SHARDS.format(demo=DEMO, root=tmp_path))
     options = {"image_size": 32, **NARROW_MODEL}
@@ -145,14 +140,8 @@ def test_wrappers_and_unreadable_images_of_a_data_set_by_name(tmp_path):
 RNG = np.random.default_rng(0)
 
 
-def picture(value: int) -> Image.Image:
-    return Image.fromarray(np.full((6, 7, 3), value, np.uint8))
-
-
-def encoded(value: int) -> bytes:
-    stream = io.BytesIO()
-    picture(value).save(stream, "PNG")
-    return stream.getvalue()
+def picture(value: int) -> np.ndarray:
+    return np.full((6, 7, 3), value, np.uint8)
 
 
 def make_cifar(root: Path, classes: int) -> dict[str, tuple[np.ndarray, list[int]]]:
@@ -213,7 +202,7 @@ def test_pets_as_torchvision_reads_them(tmp_path, split):
     for name in ("trainval", "test"):
         (folder / "annotations" / f"{name}.txt").write_text("\n".join(lines))
     for value, line in enumerate(lines):
-        picture(value).save(folder / "images" / f"{line.split()[0]}.jpg")
+        Image.fromarray(picture(value)).save(folder / "images" / f"{line.split()[0]}.jpg")
     found = find_named_images("torch/oxford_iiit_pet", tmp_path, split)
     assert [found.label(i) for i in range(len(found))] == [0, 0, 1, 1]
     assert found.classes == ["Abyssinian", "Beagle"]
@@ -232,7 +221,7 @@ class HuggingFaceReader:
         return 3
 
     def __getitem__(self, index):
-        return io.BytesIO(encoded(index)), index % 2
+        return io.BytesIO(encoded(picture(index))), index % 2
 
     def iter_targets(self):
         yield from (0, 1, 0)
@@ -244,6 +233,9 @@ def test_a_data_set_of_hugging_face():
     assert found.classes == ["cat", "dog"]
 
 
+PNGS = [encoded(picture(value)) for value in range(3)]
+
+
 def make_shard(path: Path, members: dict[str, bytes]) -> None:
     with tarfile.open(path, "w") as archive:
         for name, data in members.items():
@@ -253,10 +245,11 @@ def make_shard(path: Path, members: dict[str, bytes]) -> None:
 
 
 def test_shards(tmp_path):
-    make_shard(tmp_path / "train-0000.tar", {"0.png": encoded(0), "0.cls": b"1", "1.png": encoded(1), "1.cls": b"0\n"})
-    second = {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": encoded(2), "a/2.seg.png": b""}
+    first = {"0.png": PNGS[0], "0.cls": b"1", "1.png": PNGS[1], "1.cls": b"0\n"}
+    second = {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": PNGS[2], "a/2.seg.png": b""}
+    make_shard(tmp_path / "train-0000.tar", first)
     make_shard(tmp_path / "train-0001.tar", second)
-    make_shard(tmp_path / "val-0000.tar", {"9.png": encoded(9), "9.cls": b"0"})
+    make_shard(tmp_path / "val-0000.tar", {"9.png": PNGS[0], "9.cls": b"0"})
     found = find_named_images("wds/", tmp_path, "train")
     assert found.classes is None
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
@@ -277,10 +270,10 @@ def test_shards(tmp_path):
         ("tfds/mnist", {}, ValueError, "any order"),
         ("hfds//no/such", {}, FileNotFoundError, "no/such"),
         ("wds/", {}, FileNotFoundError, "train"),
-        ("wds/", {"0.png": encoded(0)}, ValueError, "0.cls"),
-        ("wds/", {"0.a.png": encoded(0), "0.a.cls": b"1"}, ValueError, "one dot"),
-        ("wds/", {"0.png": encoded(0), "0.cls": b"cat"}, ValueError, "'cat'"),
-        ("wds/", {"0.png": encoded(0), "0.cls": b"2"}, ValueError, "got 2"),
+        ("wds/", {"0.png": PNGS[0]}, ValueError, "0.cls"),
+        ("wds/", {"0.a.png": PNGS[0], "0.a.cls": b"1"}, ValueError, "one dot"),
+        ("wds/", {"0.png": PNGS[0], "0.cls": b"cat"}, ValueError, "'cat'"),
+        ("wds/", {"0.png": PNGS[0], "0.cls": b"2"}, ValueError, "got 2"),
     ],
 )
 def test_mistakes_get_one_sentence(tmp_path, name, members, error, message):
@@ -293,7 +286,7 @@ def test_mistakes_get_one_sentence(tmp_path, name, members, error, message):
 
 
 def test_a_shard_cut_short(tmp_path):
-    make_shard(tmp_path / "train-0.tar", {"0.png": encoded(0), "0.cls": b"0", "1.png": bytes(3000), "1.cls": b"1"})
+    make_shard(tmp_path / "train-0.tar", {"0.png": PNGS[0], "0.cls": b"0", "1.png": bytes(3000), "1.cls": b"1"})
     data = (tmp_path / "train-0.tar").read_bytes()
     (tmp_path / "train-0.tar").write_bytes(data[:4000])
     with pytest.raises(ValueError, match=r"train-0\.tar"):

@@ -15,6 +15,7 @@ QUICK = [min((file for file in FILES if file.model == row.tiny), key=GoldenFile.
 @pytest.mark.parametrize(
     "file", [pytest.param(file, id=file.path.stem, marks=[pytest.mark.slow] * (file not in QUICK)) for file in FILES]
 )
+@pytest.mark.usefixtures("undrawn")
 def test_outputs(file: GoldenFile, tmp_path) -> None:
     """Logits and stages; weights by timm's `file=`, at the size of the images, where the golden file has one."""
     golden, family, path = file.arrays(), family_of(file.model), tmp_path / "released.pth"
