@@ -27,6 +27,7 @@ COMMANDS = {
     "memory": "benchmarks.memory",
     "resolution": "benchmarks.resolution",
     "data": "benchmarks.data",
+    "deploy": "benchmarks.deploy",
     "atlas": "benchmarks.atlas.measure",
     "gpu": "benchmarks.gpu",
 }

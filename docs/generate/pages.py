@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import deploy
 from benchmarks.atlas.table import read_table
 from benchmarks.published import published
 from docs.generate.cost import cost_curves
@@ -76,6 +77,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/anywhere.md": lambda: [kinds_table()],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
+    "docs/deploy.md": lambda: [deploy.rates_table(deploy.read_rows(path)) for path in RESULTS.glob("deploy_cpu.csv")],
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
