@@ -27,7 +27,7 @@ def option(text: str) -> tuple[str, object]:
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
     from soft_vit.linearise import linearise
-    from soft_vit.linearise.train import Match, Plan, split_steps
+    from soft_vit.linearise.plan import Match, Plan, split_steps
 
     parser = ArgumentParser(__doc__)
     add = parser.add_argument

@@ -10,8 +10,9 @@ from torch import distributed
 
 from soft_vit.linearise.backbone import load_backbone, save_backbone
 from soft_vit.linearise.images import UnlabelledImages
+from soft_vit.linearise.plan import Plan
 from soft_vit.linearise.report import write_report
-from soft_vit.linearise.train import Linearisation, Plan
+from soft_vit.linearise.train import Linearisation
 from soft_vit.resume.lock import only_run_in
 from soft_vit.weights.files import ensure_writable
 
@@ -61,7 +62,7 @@ def linearise(
 
         if rank == 0:
             stack.enter_context(only_run_in(out / "run"))
-        run.fit(batches, found.samples(SAMPLES, plan.sizes[0]), out / "run" / "checkpoint.pth")
+        run.fit(batches, found.samples(SAMPLES, max(plan.sizes)), out / "run" / "checkpoint.pth")
         if rank == 0:
             save_backbone(run.student, out)
             print(write_report(run, found, out, command))

@@ -1,7 +1,5 @@
 """Linearise a frozen ViT without labels: attention outputs, then final tokens, then these at larger sizes.
 
-The first phase is the attention transfer of Zhang et al., "LoLCATs", arXiv 2410.10254, by outputs of attentions, by
-their weights as in "Hedgehog", arXiv 2402.04347, or by both; the loss of the others is that of arXiv 2603.16063.
 Letters: B batch, P prefix tokens, N tokens of a map, C channels, H x W the image.
 """
 
@@ -9,11 +7,10 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -22,10 +19,10 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from soft_vit.layers import Attention
-from soft_vit.linearise.backbone import Backbone, first, make_student
+from soft_vit.linearise.backbone import Backbone, make_student
+from soft_vit.linearise.errors import attention_errors, neighbour_agreement, token_errors, tokens_of, transfer_errors
+from soft_vit.linearise.plan import Match, Plan
 from soft_vit.ops.numerics import check_choice
-from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.position import seed_step
 from soft_vit.resume.ranks import from_main, rank_and_count
 from soft_vit.resume.stop import Stop, listening
@@ -34,174 +31,16 @@ from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NotedWeights, read_checkpoint_file
 from soft_vit.weights.spec import ModelSpec
 
-# Part of a phase in which the learning rate rises.
-WARM_UP = 0.05
 # Random choices of blocks that the chosen ones are compared with.
 RANDOM_CHOICES = 4
 # Checks on held-out images within a phase; from half of them on, a phase that has made the error worse is stopped.
 CHECKS = 8
-# The smallest weight of a student's attention in a logarithm.
-MIN_WEIGHT = 1e-9
-
-Match = Literal["outputs", "weights", "both"]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The steps of a run, and the images of each.
-
-    steps: of the three phases. sizes: side of the images in pixels; those after the first are the third phase's, in
-    turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
-    phase, and of the others. intermediates: blocks whose tokens are learned as well as the final ones, by default all
-    but the last. match: what the first phase learns, the outputs of attentions, their weights, or both; weights take
-    time quadratic in N. bf16: autocast.
-    """
-
-    steps: tuple[int, int, int] = (1000, 1500, 500)
-    sizes: tuple[int, ...] = (224,)
-    batch_size: int = 16
-    lr: tuple[float, float] = (1e-3, 3e-5)
-    intermediates: tuple[int, ...] | None = None
-    match: Match = "outputs"
-    seed: int = 0
-    bf16: bool = False
-
-    @property
-    def ends(self) -> tuple[int, int, int]:
-        """The steps at which the phases end."""
-        return self.steps[0], sum(self.steps[:2]), sum(self.steps)
-
-    def span(self, step: int) -> tuple[int, int]:
-        """Return the first step of the phase of a step, and the one after its last."""
-        end = next(end for end in self.ends if step < end)
-        return max([0, *(before for before in self.ends if before < end)]), end
-
-    def images(self, step: int) -> tuple[int, int]:
-        """Return the size and the number of the images of a step in each process."""
-        size = self.sizes[0]
-        if step >= self.ends[1]:
-            later = self.sizes[1:] or self.sizes
-            size = later[(step - self.ends[1]) * len(later) // self.steps[2]]
-        return size, max(1, round(self.batch_size * (self.sizes[0] / size) ** 2))
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step: a cosine after a short rise, in the first phase and in the others."""
-        in_first = step < self.ends[0]
-        start, end = (0, self.ends[0]) if in_first else (self.ends[0], self.ends[2])
-        done, rise = (step - start) / (end - start), (step - start + 1) / (WARM_UP * (end - start))
-        return self.lr[not in_first] * min(1.0, rise) * (0.01 + 0.99 * (1 + math.cos(math.pi * done)) / 2)
-
-
-def split_steps(steps: Sequence[int], num_sizes: int) -> tuple[int, int, int]:
-    """Return the steps of the phases, given as such, or as one number: a third, the rest, and with sizes a quarter."""
-    if len(steps) == 1:
-        first, last = steps[0] // 3, steps[0] // 4 if num_sizes > 1 else 0
-        steps = first, steps[0] - first - last, last
-    if len(steps) != 3 or min(steps) < 0 or sum(steps) < 1 or (steps[2] > 0) != (num_sizes > 1):
-        raise ValueError(f"steps must be one number, or those of the phases, the third for larger sizes, got {steps}.")
-    return steps[0], steps[1], steps[2]
-
-
-def relative_error(x: Tensor, y: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of tokens x by scale, by default the variance of y; both `[B, N, C]`.
-
-    1 is the error of the best constant.
-    """
-    y = y.float()
-    return (x.float() - y).square().mean() / (variance(y) if scale is None else scale)
-
-
-def variance(y: Tensor) -> Tensor:
-    """Return the variance of tokens `[B, N, C]` over images and tokens, a mean over channels."""
-    return (y - y.mean((0, 1))).square().mean().clamp(min=1e-12)
-
-
-def attention_errors(student: Backbone, teacher: Backbone, x: Tensor, blocks: Sequence[int]) -> Tensor:
-    """Return the `relative_error` `[blocks]` of a student's attentions on the tokens that the teacher's receive.
-
-    x: images `[B, 3, H, W]`. No gradient flows from one block to another.
-    """
-    return transfer_errors(student, teacher, x, blocks)[0]
-
-
-def transfer_errors(
-    student: Backbone, teacher: Backbone, x: Tensor, blocks: Sequence[int], weights: bool = False
-) -> Tensor:
-    """Return `attention_errors`, and with weights the divergence of attention weights, `[1 or 2, blocks]`.
-
-    weights: the teacher has this package's attention, too. The divergence is that of Kullback and Leibler from the rows
-    of its matrices to the student's, a mean over images, heads and tokens.
-    """
-    errors: dict[int, Tensor] = {}
-    divergences: dict[int, Tensor] = {}
-    expected: dict[int, Tensor] = {}
-
-    def compare(block: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict, result: Any) -> None:
-            found: list[Tensor] = []
-            with torch.set_grad_enabled(grad), ExitStack() as watching:
-                if weights:
-                    attn = _attention_within(student.attention(block))
-                    watching.enter_context(watch_attention(attn, found.append, grad=True))
-                errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
-                if weights:
-                    p, log_q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT).log()
-                    divergences[block] = F.kl_div(log_q, p, reduction="sum") / math.prod(p.shape[:3])
-
-        return hook
-
-    grad = torch.is_grad_enabled()
-    with ExitStack() as stack:
-        for block in blocks:
-            attention = teacher.attention(block)
-            hook = attention.register_forward_hook(compare(block), with_kwargs=True)
-            stack.callback(hook.remove)
-            if weights:
-                keep = partial(expected.__setitem__, block)
-                stack.enter_context(watch_attention(_attention_within(attention), keep))
-        with torch.no_grad():
-            teacher(x)
-    return torch.stack([torch.stack([part[block] for block in blocks]) for part in (errors, divergences) if part])
-
-
-def _attention_within(module: nn.Module) -> Attention:
-    """Return this package's attention in a swapped layer."""
-    return next(part for part in module.modules() if isinstance(part, Attention))
-
-
-def tokens_of(backbone: Backbone, x: Tensor, blocks: Sequence[int] = ()) -> list[Tensor]:
-    """Return the tokens `[B, P + N, C]` after each of these blocks, and the final ones, of images `[B, 3, H, W]`."""
-    seen: dict[int, Tensor] = {}
-    layers = backbone.layers
-    with ExitStack() as stack:
-        for block in blocks:
-            keep = layers[block][0].register_forward_hook(
-                lambda module, args, result, block=block: seen.__setitem__(block, first(result))
-            )
-            stack.callback(keep.remove)
-        final = backbone(x)
-    return [*(seen[block] for block in blocks), final]
-
-
-def token_errors(x: Tensor, y: Tensor, prefix: int = 0) -> Tensor:
-    """Return the `relative_error` plus one minus the cosine of tokens x and y `[B, P + N, C]`.
-
-    prefix: P, the number of prefix tokens, whose mean weighs as much as that of the others.
-    """
-    x, y = x.float(), y.float()
-    scale = variance(y)
-    parts = [part for part in ((x[:, :prefix], y[:, :prefix]), (x[:, prefix:], y[:, prefix:])) if part[0].shape[1]]
-    return torch.stack(
-        [relative_error(a, b, scale) + 1 - F.cosine_similarity(a, b, dim=-1).mean() for a, b in parts]
-    ).mean()
-
-
-def neighbour_agreement(x: Tensor, y: Tensor, k: int = 5) -> float:
-    """Return the share of the k nearest neighbours, by cosine, that features x and y `[n, C]` of n images share."""
-    k = min(k, len(x) - 1)
-    x, y = (F.normalize(part.float(), dim=-1) for part in (x, y))
-    near = [(part @ part.mT).fill_diagonal_(-2).topk(k, dim=1).indices for part in (x, y)]
-    return float((near[0][:, :, None] == near[1][:, None]).any(2).float().mean())
+def resized(x: Tensor, size: int) -> Tensor:
+    """Return images `[B, 3, H, W]` whose shorter side has size pixels."""
+    shape = [side * size // min(x.shape[-2:]) for side in x.shape[-2:]]
+    return x if shape == list(x.shape[-2:]) else F.interpolate(x, shape, mode="bicubic", antialias=True)
 
 
 class _Losses(nn.Module):
@@ -293,8 +132,9 @@ class Linearisation:
         """Train all phases, from where the checkpoint stands.
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
-        images `[B, 3, H, W]` on which errors are measured. A phase ends with the weights that have the lowest error on
-        them, and stops, with a warning, if it has a larger one after half of its steps than before the first.
+        images `[B, 3, H, W]` of the largest size, on which errors are measured; phases at smaller sizes reduce them.
+        A phase ends with the weights that have the lowest error on them, and stops, with a warning, if it has a larger
+        one after half of its steps than before the first.
         checkpoint: the file that is written every save_every steps; a run that stopped continues from it as if it had
         not. It is also written when an image cannot be read, and after the step in which Ctrl-C or SIGTERM arrives in
         any process, which then ends all of them with code 75.
@@ -306,7 +146,7 @@ class Linearisation:
         exists = from_main(lambda: path is not None and path.is_file())
         optimizer_state = self._load(path) if exists and path is not None else None
         if "swap" not in self.history:
-            self.history["swap"] = self.measure(samples)
+            self.history["swap"] = self.measure(resized(samples, self.plan.sizes[0]))
             # Without a first phase, this is its end.
             self._end_phase(samples)
         optimizer, losses = None, None
@@ -400,9 +240,7 @@ class Linearisation:
 
         In the first phase, it is what that minimises; in the others, that of the final tokens.
         """
-        size = self.plan.images(self.plan.span(step)[1] - 1)[0]
-        if size > max(samples.shape[-2:]):
-            samples = F.interpolate(samples, (size, size), mode="bicubic", antialias=True)
+        samples = resized(samples, self.plan.images(self.plan.span(step)[1] - 1)[0])
         if step >= self.plan.ends[0]:
             error = self._error_with((), samples)
         else:
@@ -415,6 +253,8 @@ class Linearisation:
         return from_main(lambda: error)
 
     def _end_phase(self, samples: Tensor) -> None:
+        # Phases are compared at one size.
+        samples = resized(samples, self.plan.sizes[0])
         for phase, end in enumerate(self.plan.ends, 1):
             if self.step == end and self.plan.steps[phase - 1]:
                 began, kept = end - self.plan.steps[phase - 1], self.best["step"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from soft_vit.linearise import Backbone, Linearisation, Plan, make_student, neighbour_agreement, tokens_of
-from soft_vit.linearise.train import relative_error
+from soft_vit.linearise.errors import relative_error
 from soft_vit.probe.health import measure_health
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.load import load_into

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
-from soft_vit.linearise.train import Match
+from soft_vit.linearise.plan import Match
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
@@ -101,6 +101,7 @@ STUDENTS |= {
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
+    "hedgehog_224_long": second("hedgehog_600", (1500, 700), **FULL),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
     "linear_224": second("linear_300", (300, 75), **FULL),
 }
@@ -124,8 +125,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
             steps = range(first + start, first + run.plan.ends[2])
             return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
-        size = student.sizes[-1]
-        run.fit(batches, torch.cat(held_out(root, teacher, student.sizes[0], CHECKED)), state / name / "checkpoint.pth")
+        size = max(student.sizes)
+        run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
         run.student.eval()
         sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
         judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}

@@ -35,9 +35,11 @@ from soft_vit.linearise import (
     save_backbone,
     token_errors,
 )
-from soft_vit.linearise.train import split_steps, transfer_errors
+from soft_vit.linearise.errors import transfer_errors
+from soft_vit.linearise.plan import split_steps
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.stop import RunStopped
+from soft_vit.weights.read import read_checkpoint_file
 
 # Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes.
 
@@ -445,7 +447,12 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     for name in re.findall(r"\((\w+\.png)\)", text):
         with Image.open(tmp_path / "out" / name) as image:
             assert image.width > 300
-    student = load_backbone(str(tmp_path / "out"))
+    student, original = load_backbone(str(tmp_path / "out")), load_backbone(str(tmp_path / "teacher"))
+    # The last phase is checked on images of its own size.
+    samples = UnlabelledImages(tmp_path / "images", original.mean, original.std).samples(32, 32)
+    checks = read_checkpoint_file(tmp_path / "out" / "run" / "checkpoint.pth")["history"]["phase 3"]["checks"]
+    error = sum(float(token_errors(student(x), original(x), prefix=1)) for x in samples.split(2)) / 2
+    assert error == pytest.approx(min(found for _, found in checks), rel=1e-4)
     x = torch.randn(1, 3, 32, 48)
     expected = student(x)
     # It ends at once, and writes the same weights. Drawings take most of the time.
