@@ -17,6 +17,7 @@ from benchmarks.registry import VARIANTS, create_variant
 from benchmarks.report import Report
 from benchmarks.timer import MODES, Timing, measure, numbered
 from soft_vit.cli import add_img_size_option
+from soft_vit.layers import ATTENTIONS
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights import load_index
@@ -173,7 +174,7 @@ def published_names(most: float, size: tuple[int, int]) -> list[str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    variants = ", ".join(f"+{name}" for name in VARIANTS)
+    variants = ", ".join(f"+{name}" for name in VARIANTS if name not in ATTENTIONS) + " or an attention type"
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
     what.add_argument(

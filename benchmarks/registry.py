@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.naive import naive_formulation, naive_soft_attention
+from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.soft import SoftAttention
 from soft_vit.models.base import require_known
 from soft_vit.models.folding import fold_batch_norm
+from soft_vit.models.swap import swap_attention
 from soft_vit.ops import soft_attention
 from soft_vit.ops.linear import elu_features, linear_attention
 from soft_vit.ops.soft.options import BACKENDS
@@ -89,6 +91,12 @@ def checkpointed(model: nn.Module) -> nn.Module:
     return model
 
 
+def swapped(kind: str, model: nn.Module) -> nn.Module:
+    """Give one of timm's ViTs another attention, and return it."""
+    swap_attention(model, kind)
+    return model
+
+
 VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "naive": naive_formulation,
     **{backend: partial(with_attributes, backend=backend) for backend in BACKENDS},
@@ -100,6 +108,7 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     # By default, torch would compile the second batch size for any size.
     "compiled": partial(torch.compile, dynamic=False),
     "checkpointed": checkpointed,
+    **{kind: partial(swapped, kind) for kind in ATTENTIONS},
 }
 """Changes to a model, by their names after a `+`, as in `soft_tiny+naive`. A folded model cannot be trained."""
 

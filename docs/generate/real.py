@@ -74,13 +74,13 @@ def students_table(results: Results) -> str:
         phases = [history.get(f"phase {i}") for i in (1, 2, 3)]
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
-        cells = [size, f"`{student['kind']}`", softmax]
+        cells = [size, f"`{student['kind']}`", softmax, "varied" if student.get("vary") else "plain"]
         cells += [student.get("match", "outputs"), _steps(names[0], results), f"{rates[0]:g}", learned]
         cells += [" ".join(str(phase["step"]) for phase in phases if phase and "step" in phase)]
         cells += [over_seeds([found[key] for found in judged], 3) for key in ("cosine", "agreement", "overlap")]
         cells.append(f"{fmean(_total_minutes(name, results) for name in names):.1f}")
         rows.append((fmean(found["cosine"] for found in judged), cells))
-    header = ["pixels", "kind", "softmax in", "match", "steps", "last rate", "blocks learned too", "kept step"]
+    header = ["pixels", "kind", "softmax in", "crops", "match", "steps", "last rate", "blocks learned too", "kept step"]
     header += ["cosine", "agreement", "overlap", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
 

@@ -37,6 +37,7 @@ class Student:
 
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
     of `Plan`. also: sides in pixels at which it is judged too. probed: whether a probe reads its features.
+    vary: of `UnlabelledImages`.
     """
 
     kind: str = "linear"
@@ -51,6 +52,7 @@ class Student:
     probed: bool = False
     batch_size: int = 16
     seed: int = 0
+    vary: bool = False
 
     def plan(self) -> Plan:
         how: Any = dict(lr=self.lr, intermediates=self.intermediates, match=self.match, seed=self.seed)
@@ -81,6 +83,7 @@ STUDENTS: dict[str, Student] = {
     "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, Plan.lr[1])),
     "linear_300": Student(steps=(300, 0, 0)),
     "hedgehog_300": Student("hedgehog", steps=(300, 0, 0)),
+    "hedgehog_450_varied": Student("hedgehog", steps=(450, 0, 0), vary=True),
     "hedgehog_600": Student("hedgehog", steps=(600, 0, 0)),
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
@@ -101,7 +104,7 @@ STUDENTS |= {
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
-    "hedgehog_224_long": second("hedgehog_600", (1500, 700), **FULL),
+    "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
     "linear_224": second("linear_300", (300, 75), **FULL),
 }
@@ -112,7 +115,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
-    pictures = UnlabelledImages(write_photographs(root) / "train", teacher.mean, teacher.std, student.seed)
+    folder = write_photographs(root) / "train"
+    pictures = UnlabelledImages(folder, teacher.mean, teacher.std, student.seed, student.vary)
     with cpu_clock(state / name) as minutes:
         run = Linearisation(teacher, kind, student.plan(), options=options, keep_softmax=student.keep)
         if student.after:

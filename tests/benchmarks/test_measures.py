@@ -137,7 +137,13 @@ def test_memory_by_hand(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [("soft_pico", None), ("soft_pico+eager", "eager"), ("soft_norm_pico+folded+triton", "triton")]
+    ("name", "backend"),
+    [
+        ("soft_pico", None),
+        ("soft_pico+eager", "eager"),
+        ("soft_norm_pico+folded+triton", "triton"),
+        ("test_vit+soft", None),
+    ],
 )
 def test_every_attention_has_the_backend(name, backend):
     attentions = [module for module in create_variant(name).modules() if isinstance(module, SoftAttention)]
