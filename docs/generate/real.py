@@ -10,6 +10,7 @@ from typing import Any
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
 from studies.real import runs
+from studies.real.judge import SOURCES
 
 COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
 LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
@@ -86,16 +87,21 @@ def students_table(results: Results) -> str:
 
 
 def sizes_table(results: Results) -> str:
-    """Return a row for each size of images at which a student was judged, and what a probe reads, of those with one."""
+    """Return a row for each size at which a student with a probe was judged, and one for pictures that it learned."""
     rows = []
     for name, result in results.items():
         if "probe" in result:
             probe = [f"{result['probe'][key]:.1f}" for key in ("ridge", "neighbours")]
-            for size, found in result["judged"].items():
-                cells = [f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap")]
+            judged = dict(result["judged"])
+            if "seen" in result:
+                judged[f"{next(iter(judged))}, of training"] = result["seen"]
+            for size, found in judged.items():
+                of_sources = (found[f"cosine/{source}"] for source in SOURCES)
+                cells = [f"{x:.3f}" for x in (found["cosine"], *of_sources, found["agreement"], found["overlap"])]
                 rows.append([name if probe[0] else "", size, *cells, *probe])
                 probe = ["", ""]
-    header = ["student", "pixels", "cosine", "agreement", "overlap", "defects by ridge %", "by neighbours %"]
+    header = ["student", "pixels", "cosine", *(f"of {source}" for source in SOURCES), "agreement", "overlap"]
+    header += ["defects by ridge %", "by neighbours %"]
     return markdown_table(header, rows) if rows else ""
 
 

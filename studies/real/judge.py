@@ -22,9 +22,12 @@ RIDGE, NEIGHBOURS = 1e-2, 5
 Found = dict[str, float]
 
 
-def held_out(root: Path, backbone: Backbone, size: int, count: int) -> list[Tensor]:
-    """Return up to count pictures of each source, `[n, 3, size, size]`, normalised, the same at each call."""
-    images = UnlabelledImages(write_photographs(root) / "held_out", backbone.mean, backbone.std)
+def held_out(root: Path, backbone: Backbone, size: int, count: int, part: str = "held_out") -> list[Tensor]:
+    """Return up to count pictures of each source, `[n, 3, size, size]`, normalised, the same at each call.
+
+    part: "train" for pictures whose crops students learn.
+    """
+    images = UnlabelledImages(write_photographs(root) / part, backbone.mean, backbone.std)
     entries, found = images.entries, []
     for source in SOURCES:
         images.entries = [entry for entry in entries if entry.name.rpartition("/")[2].startswith(source)]
@@ -35,11 +38,13 @@ def held_out(root: Path, backbone: Backbone, size: int, count: int) -> list[Tens
 class Judge:
     """Compares students with a teacher on pictures of one size; what the teacher does is computed once.
 
-    count: pictures of each source.
+    count, part: see `held_out`.
     """
 
-    def __init__(self, root: Path, teacher: Backbone, decoder: Decoder, size: int, count: int) -> None:
-        images = held_out(root, teacher, size, count)
+    def __init__(
+        self, root: Path, teacher: Backbone, decoder: Decoder, size: int, count: int, part: str = "held_out"
+    ) -> None:
+        images = held_out(root, teacher, size, count, part)
         self.images, self.counts, self.decoder = torch.cat(images), [len(part) for part in images], decoder
         self.tokens, self.maps = self.run(teacher)
 

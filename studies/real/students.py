@@ -137,6 +137,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
         found: dict[str, Any] = {"student": asdict(student), "history": run.history, "judged": judged}
         if student.probed:
             found["probe"] = probe(root, run.student, PROBE_SIZE)
+            found["seen"] = Judge(root, teacher, decoder, size, JUDGED, "train").compare(run.student)
         return found | {"cpu_minutes": minutes()}
 
 

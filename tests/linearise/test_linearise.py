@@ -36,6 +36,7 @@ from soft_vit.linearise import (
     token_errors,
 )
 from soft_vit.linearise.errors import transfer_errors
+from soft_vit.linearise.images import vary_colours
 from soft_vit.linearise.plan import split_steps
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.stop import RunStopped
@@ -349,6 +350,14 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
     plan = Plan(steps=(1, 1, 2), sizes=(32, 16), batch_size=2)
     crops = torch.cat([x.mean((1, 2, 3)) for x in images.batches(plan.images, range(4))])
     assert len(crops) == 2 + 2 + 8 + 8 == len(set(crops.tolist()))
+    # Most crops have other colours, or are blended. Grey stays grey, and pixels that are equally bright stay so.
+    plain = UnlabelledImages(folder, (0.5,) * 3, (0.25,) * 3, seed=1, vary=False)
+    assert {torch.equal(plain[i, 16], images[i, 16]) for i in range(30)} == {False, True}
+    x = np.full((2, 5, 3), 0.5) + np.array([0.02, -0.01, -0.01]) * np.arange(5)[:, None]
+    for seed in range(5):
+        found = vary_colours(x, np.random.default_rng(seed))
+        np.testing.assert_allclose(found[:, 0], found[:, 0].mean(), atol=1e-12)
+        np.testing.assert_allclose(found.mean(2), found[0, 0, 0], atol=1e-12)
     # Each pass has all images once.
     firsts = [images._load(images.entries, int(i)).size for i in np.random.default_rng((1, 0, 3)).permutation(3)]
     assert sorted(firsts) == sorted([(30, 40), (50, 25), (64, 64)])

@@ -197,7 +197,7 @@ def handler() -> Iterator[None]:
 
 def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> None:
     write_teacher(root)
-    small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,))
+    small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,), probed=True)
     monkeypatch.setitem(students.STUDENTS, "linear_150", small)
     after = students.second("linear_150", 1, 1e-4, sizes=(28,), batch_size=2)
     monkeypatch.setitem(students.STUDENTS, "linear_150_1e-4", after)
@@ -208,6 +208,7 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
     found = runs.load("linearise", root / "out")
     assert list(found) == ["linear_150", "linear_150_1e-4"]
     assert list(found["linear_150"]["judged"]) == ["28", "42"]
+    assert {"seen", "probe"} <= set(found["linear_150"])
     assert "phase 2" in found["linear_150_1e-4"]["history"]
     assert found["linear_150"]["command"].endswith("linearise --data ROOT --only linear_150")
     assert found["linear_150"]["machine"]
