@@ -38,7 +38,9 @@ def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True)
     try:
         # What torch cannot prove of sizes, such as that n^2 is not n, is checked as the graph runs.
         options = {"prefer_deferred_runtime_asserts_over_guards": True}
-        return torch.export.export(source.model, (example,), dynamic_shapes=(shapes,), **options)
+        # With symbolic sizes, an entry of this cache takes as much time as the operator that it would spare.
+        with torch._dynamo.config.patch(fake_tensor_cache_enabled=not any_size):
+            return torch.export.export(source.model, (example,), dynamic_shapes=(shapes,), **options)
     except Exception as error:
         # torch.export raises errors of many types.
         size = " for images of any size; use --img-size for one size" if any_size else ""
