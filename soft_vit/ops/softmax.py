@@ -20,8 +20,8 @@ def dot_product_attention(
     """
     if torch.compiler.is_exporting() and q.dtype != wide_dtype(q):
         # Runtimes would round scores.
-        wide = [x if x is None else at_least_float32(x) for x in (q, k, v, mask)]
-        return dot_product_attention(*wide, dropout_p, fused).to(v.dtype)
+        q, k, wide = map(at_least_float32, (q, k, v))
+        return dot_product_attention(q, k, wide, mask, dropout_p, fused).to(v.dtype)
     if fused:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
     scores = (q * q.shape[-1] ** -0.5) @ k.mT
