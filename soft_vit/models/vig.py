@@ -11,17 +11,35 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
-from timm.layers import RmsNorm2d, trunc_normal_
+from timm.layers import register_notrace_module, trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.gla import GatedLinearAttention
 from soft_vit.layers.plain import Linear
 from soft_vit.models import base
 from soft_vit.models.vmamba import MixerBlock, MixerPyramid, reduction
+from soft_vit.ops.numerics import at_least_float32
 from soft_vit.weights.adapter import Adapter
 
 # `register_models` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
+
+
+@register_notrace_module
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm of tokens `[..., C]` in at least fp32, in exported files too: fp16 cannot hold squares above 256^2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide, weight = at_least_float32(x), at_least_float32(self.weight)
+        return F.rms_norm(wide, tuple(self.normalized_shape), weight, self.eps).to(x.dtype)
+
+
+@register_notrace_module
+class RMSNorm2d(RMSNorm):
+    """`RMSNorm` of a map `[B, C, H, W]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class SwiGLU(nn.Module):
@@ -50,7 +68,7 @@ def make_block(
     plain: a block of the plain form, which counts as a stage, with RMSNorms; otherwise with LayerNorms.
     options: of the attention.
     """
-    norms = (nn.RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd) for _ in range(2))
+    norms = (RMSNorm(dim, eps=1e-6, **dd) if plain else nn.LayerNorm(dim, **dd) for _ in range(2))
     attn = GatedLinearAttention(dim, num_heads, qkv_bias=False, proj_drop=drop, **options, **dd)
     return MixerBlock(next(norms), attn, next(norms), SwiGLU(dim, 256 if plain else 32, drop, **dd), drop_path)
 
@@ -88,7 +106,7 @@ class ViG(base.PlainModel):
         # The released code halves the mean of both directions once more in evaluation.
         common: dict[str, Any] = dict(plain=True, drop=proj_drop_rate, act=act, scale=0.25, dd=dd)
         self.blocks = nn.ModuleList(make_block(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
-        self.norm = RmsNorm2d(embed_dim, eps=1e-6, **dd)
+        self.norm = RMSNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
 
     def init_weights(self, needs_reset: bool = True) -> None:

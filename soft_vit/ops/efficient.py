@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from soft_vit.ops.layout import WHOLE
+from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.packed import AnyLayout
 
 
@@ -10,6 +11,9 @@ def efficient_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHO
     """Return `softmax(Q) (softmax(K)^T V)` `[B, H, N, Dv]` of q `[B, H, N, D]`, k `[B, H, M, D]` and v `[B, H, M, Dv]`.
 
     Queries are normalised over their features, each feature of the keys over tokens. layout: of the keys,
-    of which padding is left out.
+    of which padding is left out. At least fp32 inside, since weights of many tokens are no normal numbers of fp16.
     """
-    return q.softmax(-1) @ layout.total(layout.softmax(k).mT @ layout.zero_padded(v))
+    q, k, wide = map(at_least_float32, (q, k, v))
+    with full_precision(q):
+        x = q.softmax(-1) @ layout.total(layout.softmax(k).mT @ layout.zero_padded(wide))
+    return x.to(v.dtype)

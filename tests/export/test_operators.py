@@ -94,6 +94,24 @@ def sharpen(model: nn.Module) -> None:
                     weight.mul_(16 if part in "qk" else 1)
 
 
+def half_logits(model, x, dtype):
+    """Return the logits of a model in half precision, and assert that no operator overflows."""
+    overflowed: list[str] = []
+
+    def note(operator, args, kwargs, result):
+        tensors = result if isinstance(result, tuple | list) else [result]
+        halves = [x for x in tensors if isinstance(x, torch.Tensor) and x.dtype in BOUNDS and x.numel()]
+        # Minus infinity is a mask.
+        if any(x.isnan().any() or x.isposinf().any() for x in halves):
+            overflowed.append(str(operator))
+
+    half = Half(model).model.to(dtype)
+    with exported(note):
+        logits = half(x.to(dtype))
+    assert not overflowed
+    return logits
+
+
 QUICK_HALF = ("soft", "mila", "flatten_pvt")
 HALF = [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK_HALF)) for name in ("soft", "soft_norm", *SMALL)
@@ -110,18 +128,15 @@ def test_half_precision_holds_where_attention_is_sharp(family):
     sharpen(model)
     x = torch.randn(2, 3, 64, 64)
     expected = model(x)
-    overflowed: list[str] = []
-
-    def note(operator, args, kwargs, result):
-        tensors = result if isinstance(result, tuple | list) else [result]
-        halves = [x for x in tensors if isinstance(x, torch.Tensor) and x.dtype in BOUNDS and x.numel()]
-        # Minus infinity is a mask.
-        if any(x.isnan().any() or x.isposinf().any() for x in halves):
-            overflowed.append(str(operator))
-
     for dtype, bound in BOUNDS.items():
-        half = Half(model).model.to(dtype)
-        with exported(note):
-            logits = half(x.to(dtype))
-        assert not overflowed
+        logits = half_logits(model, x, dtype)
         assert (logits - expected).abs().max() <= bound * expected.abs().max(), dtype
+
+
+@torch.no_grad()
+def test_norms_in_half_precision_take_large_tokens():
+    """Squares of tokens above 256 are no numbers of fp16."""
+    model, x = small_model("vig"), torch.randn(2, 3, 64, 64)
+    model.pos_embed.copy_(400 * torch.randn_like(model.pos_embed))
+    expected = model(x)
+    assert (half_logits(model, x, torch.float16) - expected).abs().max() <= 1e-2 * expected.abs().max()
