@@ -3,12 +3,14 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx.node import map_arg
+from torchvision.transforms.functional import to_pil_image
 
 from soft_vit.export.model import ExportModel
 from soft_vit.export.translation import translate
@@ -196,14 +198,19 @@ def open_litert(path: Path) -> Run:
 
 
 def write_coreml(source: ExportModel, path: Path) -> None:
-    """Write a package of Core ML for one image, with its metadata inside."""
+    """Write a package of Core ML for one image, with its metadata inside; with preprocessing, for an image of iOS."""
     import coremltools
 
     names = [coremltools.TensorType(name=name) for name in source.outputs]
-    images = coremltools.TensorType(name="images", shape=(1, *source.input_size))
+    shape = 1, *source.input_size
+    images = coremltools.TensorType(name="images", shape=shape)
+    if source.dtype == torch.uint8:
+        layout = "GRAYSCALE" if source.input_size[0] == 1 else "RGB"
+        images = coremltools.ImageType(name="images", shape=shape, color_layout=layout)
     target, precision = coremltools.target.iOS16, coremltools.precision.FLOAT32
     how = dict(inputs=[images], outputs=names, minimum_deployment_target=target, compute_precision=precision)
-    model = coremltools.convert(core_aten(source), **how)
+    # Core ML gives the pixels of an image as floats.
+    model = coremltools.convert(core_aten(replace(source, dtype=torch.float32)), **how)
     model.user_defined_metadata.update(source.metadata())
     model.save(str(path))
 
@@ -217,7 +224,13 @@ def open_coreml(path: Path) -> Run | None:
     names = [output.name for output in model.get_spec().description.output]
     if not on_mac:
         return None
-    return lambda images: [torch.from_numpy(model.predict({"images": images.numpy()})[name]) for name in names]
+
+    def run(images: Tensor) -> list[Tensor]:
+        given = to_pil_image(images[0]) if images.dtype == torch.uint8 else images.numpy()
+        found = model.predict({"images": given})
+        return [torch.from_numpy(found[name]) for name in names]
+
+    return run
 
 
 def write_metadata_beside(source: ExportModel, path: Path) -> None:
