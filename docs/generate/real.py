@@ -16,6 +16,8 @@ COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
 LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
 # Of the real teacher.
 BLOCKS = 12
+# Students are named that have a cosine larger by this than all that took less time, and those with a probe.
+MIN_GAIN = 0.01
 Results = dict[str, dict[str, Any]]
 
 
@@ -122,10 +124,15 @@ def students_chart(results: Results) -> str:
     for minutes in range(0, math.ceil(longest) + 1, max(1, round(longest / 8))):
         parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
+    named, best = {name for name in results if "probe" in results[name]}, 0.0
+    for _, cosine, _, name in sorted(points):
+        if cosine > best + MIN_GAIN:
+            named.add(name)
+            best = cosine
     labels: list[tuple[float, float, float]] = []
     for minutes, cosine, style, name in sorted(points, key=lambda point: (point[1], -point[0])):
         parts.append(dot(across(minutes), up(cosine), style, name))
-        if results[name]["history"].get("phase 2", {}).get("step") == 0:
+        if name not in named:
             continue
         x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
         # Above the labels that it would cross.

@@ -31,7 +31,7 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         wide, weight = at_least_float32(x), at_least_float32(self.weight)
-        return F.rms_norm(wide, tuple(self.normalized_shape), weight, self.eps).to(x.dtype)
+        return F.rms_norm(wide, self.normalized_shape, weight, self.eps).to(x.dtype)
 
 
 @register_notrace_module
