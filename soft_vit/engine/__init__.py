@@ -28,11 +28,13 @@ from soft_vit.engine.data.datasets import ImageTree, ShapesDataset, TimmDataset
 from soft_vit.engine.data.naflex import NaFlexDataPreprocessor, NaFlexDataset, OvalsDataset, TokenBudgetSampler
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
 from soft_vit.engine.data.transforms import AlbumentationsTransform, LoadedImage, TimmAugment, TimmEvalCrop
+from soft_vit.engine.data.unlabelled import UnlabelledDataset
 from soft_vit.engine.evaluate import evaluate
 from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.hooks.checks import RunChecksHook
 from soft_vit.engine.hooks.diagnostics import DiagnosticsHook
+from soft_vit.engine.hooks.pretraining import PretrainingReportHook, ProgressBarHook
 from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.hooks.summary import SummaryHook
 from soft_vit.engine.hooks.throughput import ThroughputHook
@@ -41,16 +43,18 @@ from soft_vit.engine.metrics import ClassificationMetric
 from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook
+from soft_vit.engine.models.masked import MaskedImageModel
 from soft_vit.engine.models.mesa import MesaClassifier, MesaHook
 from soft_vit.engine.models.model_index import register_models
 from soft_vit.engine.optim.ema_hook import EMAEvalHook
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 from soft_vit.engine.optim.optim_wrapper import SafeOptimWrapper
 from soft_vit.engine.optim.timm_optim import TimmLR
+from soft_vit.engine.pretrain import pretrain
 from soft_vit.engine.resume import loops, position, read, stop
 from soft_vit.engine.run import train
 
 read.install()
 register_models()
 
-__all__ = ["evaluate", "resolve", "train"]
+__all__ = ["evaluate", "pretrain", "resolve", "train"]

@@ -125,12 +125,15 @@ def draw_weights(
     return panel
 
 
-def picture_grid(pictures: Sequence[Image.Image], captions: Sequence[str], min_side: int = 112) -> Image.Image:
+def picture_grid(
+    pictures: Sequence[Image.Image], captions: Sequence[str], min_side: int = 112, columns: int | None = None
+) -> Image.Image:
     """Return RGB pictures of one size in a grid, each above its caption, which is cut off at the picture's width.
 
     min_side: pictures that are narrower, in pixels, are enlarged by a whole factor, which shows every pixel as it is.
+    columns: by default, as many as rows.
     """
-    columns = math.ceil(math.sqrt(len(pictures)))
+    columns = columns or math.ceil(math.sqrt(len(pictures)))
     scale = max(1, math.ceil(min_side / pictures[0].width))
     width, height = (scale * side for side in pictures[0].size)
     cell = (width + 2, height + CAPTION + 2)

@@ -29,6 +29,8 @@ AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Keys of averaged weights in the checkpoints of training programs."""
 PLAIN_KEYS = ("state_dict", "model", "module")
 """Keys of plain weights there."""
+PRETRAINING = "pretraining."
+"""Prefix of parameters that only the pre-training of a model needs, and that are never loaded into it."""
 
 
 class LeftOut:
@@ -140,6 +142,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
                 break
     named = _mapping(content).items()
     weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
+    weights = {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}
     if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
     # Models of this package note their options in the metadata that torch saves with a state dict.

@@ -18,8 +18,8 @@ from soft_vit.registry import HOOKS, register
 
 
 def require_data_root(data_root: str | None) -> None:
-    """Raise FileNotFoundError unless there is a folder of images."""
-    if not data_root or not Path(data_root).expanduser().is_dir():
+    """Raise FileNotFoundError unless there is a folder of images, or an archive, which not all data sets take."""
+    if not data_root or not Path(data_root).expanduser().exists():
         raise FileNotFoundError(f"data_root must be the folder of the images (--cfg-options), got {data_root}.")
 
 

@@ -3,6 +3,7 @@
 Letters: B batch, K classes, C channels, H x W the image.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import timm
@@ -55,10 +56,11 @@ class Teacher(nn.Module):
         return x
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, read: Callable[[nn.Module, Tensor], Tensor] | None = None) -> Tensor:
+        """Return the model's output, or that of `read(model, view)`, for the student's batch."""
         if self.scale.device != x.device:
             self.to(x.device)
-        return self.model(self.view(x))
+        return read(self.model, self.view(x)) if read else self.model(self.view(x))
 
     def __deepcopy__(self, memo: dict) -> "Teacher":
         """Return the teacher itself, which copies of a student, such as the average of its weights, share."""
@@ -68,8 +70,8 @@ class Teacher(nn.Module):
 def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: Tensor) -> Teacher:
     """Build a teacher from arguments of timm.create_model, with pretrained=True or `checkpoint`, the path of a file.
 
-    mean, std: see `Teacher`. Raises FileNotFoundError for a missing file, ValueError for a teacher without weights or
-    with another number of classes.
+    mean, std: see `Teacher`. num_classes: 0 leaves the teacher's head out. Raises FileNotFoundError for a missing file,
+    ValueError for a teacher without weights or with another number of classes.
     """
     options = dict(options)
     checkpoint = options.pop("checkpoint", None)
@@ -79,6 +81,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
     if checkpoint is None:
         # With another number of classes timm would create an untrained head.
         options.pop("num_classes", None)
+        options |= {} if num_classes else {"num_classes": 0}
         model = timm.create_model(name, **options)
     else:
         options.setdefault("num_classes", num_classes)
@@ -91,14 +94,42 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
     return Teacher(model, mean, std, img_size)
 
 
-@register(MODELS)
-class DistillClassifier(TimmTrainClassifier):
-    """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
+class TaughtClassifier(TimmTrainClassifier):
+    """A model that a frozen teacher trains.
 
     teacher: arguments of timm.create_model, with pretrained=True or checkpoint=PATH. Mean, std and size of its images
         are those of its pretrained_cfg (`pretrained_cfg_overlay` changes them); notes of a checkpoint replace mean and
         std. Checkpoints do not contain the teacher.
-    distillation: `hard` or `soft`. tau: the temperature of `soft`.
+    """
+
+    def __init__(self, *args: Any, teacher: dict[str, Any] | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.teacher_options = teacher
+        # Built when training begins, because a test does not need it; in a list, because a submodule's weights would be
+        # in every checkpoint.
+        self._built: list[Teacher] = []
+
+    @property
+    def teacher(self) -> Teacher | None:
+        if not self._built and self.teacher_options is not None:
+            mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
+            # Images without normalisation hold pixel values.
+            mean = torch.zeros(1) if mean is None else mean.cpu()
+            std = torch.ones(1) if std is None else std.cpu()
+            self._built.append(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
+        return next(iter(self._built), None)
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        # MMEngine calls this before training, not before a test. Build the teacher now to raise its errors early.
+        _ = self.teacher
+
+
+@register(MODELS)
+class DistillClassifier(TaughtClassifier):
+    """A student that learns from labels and from a teacher: (1 - alpha) * loss + alpha * `teacher_loss`.
+
+    teacher: see `TaughtClassifier`. distillation: `hard` or `soft`. tau: the temperature of `soft`.
 
     The teacher sees the batch, in RGB, after mixup. Models with a head for the teacher (`set_distilled_training` in
     timm) learn each term in its own head, all others both in one.
@@ -113,31 +144,12 @@ class DistillClassifier(TimmTrainClassifier):
         tau: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, teacher=teacher, **kwargs)
         if hasattr(self.model, "set_distilled_training"):
             self.model.set_distilled_training()
-        self.teacher_options = teacher
-        # Built when training begins, because a test does not need it; in a list, because a submodule's weights would be
-        # in every checkpoint.
-        self._built: list[Teacher] = []
         self.distillation = check_choice("distillation", distillation, ("hard", "soft"))
         self.alpha = alpha
         self.tau = tau
-
-    @property
-    def teacher(self) -> Teacher:
-        if not self._built:
-            mean, std = (getattr(self.data_preprocessor, name, None) for name in ("mean", "std"))
-            # Images without normalisation hold pixel values.
-            mean = torch.zeros(1) if mean is None else mean.cpu()
-            std = torch.ones(1) if std is None else std.cpu()
-            self._built.append(build_teacher(self.teacher_options, self.model.num_classes, mean, std))
-        return self._built[0]
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        # MMEngine calls this before training, not before a test. Build the teacher now to raise its errors early.
-        _ = self.teacher
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
         return super().loss(inputs, data_samples, teacher_scores=self.teacher(inputs), **kwargs)

@@ -1,0 +1,201 @@
+"""Save a model that was pre-trained on images without labels, with a report and its pictures."""
+
+import json
+import logging
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from soft_vit.engine.models.masked import MaskedImageModel, last_map
+from soft_vit.engine.models.notes import spec_of_run
+from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.linearise.report import pca_colours
+from soft_vit.models.eval_mode import eval_mode
+from soft_vit.probe.cost import machine_description
+from soft_vit.probe.view import picture_grid
+from soft_vit.registry import HOOKS, register
+from soft_vit.weights.files import write_atomically
+from soft_vit.weights.save import safetensors_bytes
+
+# Images in the report: those that are masked, those whose neighbours are shown, and how many neighbours.
+SHOWN, QUERIES, NEIGHBOURS = 6, 4, 5
+# Images that neighbours are chosen from, and on which the loss is measured, and images of a batch.
+SAMPLES, BATCH = 64, 16
+# The beginnings of MMEngine's records that a bar replaces.
+_STEPS = r"(Epoch|Iter)\(train\)|Exp name: |Saving checkpoint at "
+
+
+@register(HOOKS)
+class PretrainingReportHook(Hook):
+    """Writes the model of a `MaskedImageModel` and a report to the work directory when the run has ended.
+
+    `timm.create_model("local-dir:WORK_DIR", pretrained=True)` and `load_from="WORK_DIR/model.safetensors"` load the
+    model. The report is `report.md` with its pictures: what the model predicts of masked images, the loss of each step,
+    and nearest neighbours by the mean of the last map. command: shown in it.
+    """
+
+    def __init__(self, command: str = "") -> None:
+        self.command = command
+
+    def before_train(self, runner: Runner) -> None:
+        # Needed at the end.
+        import matplotlib  # noqa: F401
+
+    def after_train(self, runner: Runner) -> None:
+        model = unwrapped(runner.model)
+        if is_main_process():
+            folder = Path(runner.work_dir)
+            save_model(runner, folder)
+            write_report(model, runner, folder, self.command)
+
+
+def save_model(runner: Runner, folder: Path) -> None:
+    """Write the timm model of a run as timm's `save_for_hf` does, with its record in the file of weights, too."""
+    model, spec = unwrapped(runner.model).model, spec_of_run(runner)
+    assert spec is not None
+    model.pretrained_cfg = {**model.pretrained_cfg, **spec.cfg, "num_classes": 0}
+    with tempfile.TemporaryDirectory() as temporary:
+        timm.models.save_for_hf(model, temporary, safe_serialization=True)
+        config = Path(temporary, "config.json").read_bytes()
+    weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    write_atomically(folder / "model.safetensors", safetensors_bytes(weights, spec))
+    write_atomically(folder / "config.json", config)
+
+
+@register(HOOKS)
+class ProgressBarHook(Hook):
+    """Shows a bar with the loss instead of the lines of training steps, which stay in the log file."""
+
+    def before_train(self, runner: Runner) -> None:
+        for handler in runner.logger.handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.addFilter(lambda record: not re.match(_STEPS, record.getMessage()))
+        hidden = not is_main_process()
+        self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=hidden)
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        self._bar.set_postfix_str(f"loss {(outputs or {})['loss'].item():.3f}", refresh=False)
+        self._bar.update()
+
+    def after_train(self, runner: Runner) -> None:
+        self._bar.close()
+
+
+@torch.no_grad()
+def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command: str) -> str:
+    """Write `report.md`, `masked.png`, `neighbours.png` and `curve.png`; return the text."""
+    dataset, size = runner.train_dataloader.dataset, model.model.pretrained_cfg["input_size"][1:]
+    samples = dataset.images.samples(SAMPLES, max(size))
+    losses, features, pictures = [], [], []
+    with eval_mode(model), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for pixels in samples.split(BATCH):
+            x = model.data_preprocessor({"inputs": pixels})["inputs"]
+            masks = model.draw(x)
+            losses.append(model.loss(x, masks=masks)["loss"].item() * len(x))
+            features.append(last_map(model.model, x).float().mean((2, 3)).cpu())
+            if not pictures:
+                pictures = [
+                    cell for i in range(min(SHOWN, len(x))) for cell in _masked(model, x[i, None], masks[i, None])
+                ]
+    captions = ["image", "masked", "predicted"] * (len(pictures) // 3)
+    picture_grid(pictures, captions, columns=6).save(folder / "masked.png")
+    found = F.normalize(torch.cat(features), dim=-1)
+    near = (found @ found.mT).topk(min(NEIGHBOURS + 1, len(samples)), dim=1)
+    queries = np.linspace(0, len(samples) - 1, min(QUERIES, len(samples))).astype(int)
+    drawn = [_image(samples[j]) for j in near.indices[queries].flatten()]
+    cosines = [f"{cosine:.3f}" for cosine in near.values[queries].flatten().tolist()]
+    picture_grid(drawn, cosines, columns=near.indices.shape[1]).save(folder / "neighbours.png")
+    _draw_curve(curve := logged_losses(folder), folder / "curve.png")
+    of = "held-out images" if dataset.images.held_out else "the training images, too few to hold some out"
+    what = "pixels" if model.teacher is None else f"features of {model.teacher_options['model_name']}"
+    batch = runner.train_dataloader.batch_sampler.batch_size
+    shown = f"\n```bash\n{command}\n```\n" if command else ""
+    text = f"""# {runner.cfg.model.model_name}, pre-trained
+From {len(dataset)} images without labels, in {runner.max_iters} steps of {batch} images of {size[0]} x {size[1]} pixels
+in each process, on {machine_description(next(model.parameters()).device)}. Masks of {100 * model.mask_ratio:g} % in
+squares of {model.mask_patch} pixels; the model predicts {what}.
+{shown}
+## Loss
+{sum(losses) / len(samples):.4f} on {len(samples)} of {of}, with fixed masks; {list(curve.values())[-1]:.4f} in the
+last steps of training. It is the mean absolute error where the mask is.
+
+![Loss by step](curve.png)
+
+## Masked images
+Image, masked image, and prediction where the mask is.
+
+![Masked images](masked.png)
+
+## Nearest neighbours
+In each row an image and those with the most similar features of the images of this report, by the cosine below them.
+
+![Nearest neighbours](neighbours.png)
+
+## Loading
+```python
+model = timm.create_model("local-dir:{folder}", pretrained=True, num_classes=10)  # with a head to train
+load_from = "{folder / "model.safetensors"}"  # in a config
+```
+"""
+    write_atomically(folder / "report.md", text.encode())
+    return text
+
+
+def _masked(model: MaskedImageModel, x: Tensor, masks: Tensor) -> list[Image.Image]:
+    """Return an image `[1, 3, H, W]`, the masked image and the prediction, as pictures.
+
+    Where squares are normalised, a prediction gets their true mean and deviation. Features are shown by the principal
+    components of the teacher's, see `pca_colours`.
+    """
+    prepare = model.data_preprocessor
+    pixels = lambda x: (x * prepare.std + prepare.mean)[0].float().cpu() / 255  # noqa: E731  short
+    found, size = model.predict_hidden(x, masks), tuple(x.shape[-2:])
+    hidden = torch.where(masks[0].cpu() > 0, 0.5, pixels(x))
+    if model.teacher is None:
+        if model.norm_target:
+            # Brightness and contrast are those of the image, which the model does not predict.
+            mean, std = model.statistics(x)
+            found = found * std + mean
+        shown = [pixels(x), hidden, pixels(torch.where(masks > 0, found, x))]
+    else:
+        grid = found.shape[-2:]
+        maps = (part[0].flatten(1).mT.cpu() for part in (model.targets(x, tuple(grid)), found))
+        colours = (torch.from_numpy(c).float().mT.reshape(1, 3, *grid) for c in pca_colours(*maps))
+        target, predicted = (F.interpolate(part, size)[0] for part in colours)
+        shown = [target, hidden, predicted]
+    return [_image(part) for part in shown]
+
+
+def _image(x: Tensor) -> Image.Image:
+    return Image.fromarray((x.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
+
+
+def logged_losses(folder: Path) -> dict[int, float]:
+    """Return the losses by step that a run logged in all of its parts; a step that was repeated counts once."""
+    lines = [line for file in sorted(folder.glob("*/vis_data/scalars.json")) for line in file.read_text().splitlines()]
+    entries = [entry for entry in map(json.loads, lines) if "loss" in entry]
+    return {entry["step"]: entry["loss"] for entry in sorted(entries, key=lambda entry: entry["step"])}
+
+
+def _draw_curve(curve: dict[int, float], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(list(curve), list(curve.values()))
+    axes.set(xlabel="step", ylabel="loss")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=90)
