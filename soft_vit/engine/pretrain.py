@@ -11,7 +11,7 @@ from soft_vit.engine.run import TrainResult, train
 from soft_vit.linearise.images import UnlabelledImages
 from soft_vit.weights.files import ensure_writable, write_atomically
 
-CONFIG = "configs/pretrain/soft_plus_tiny.py"
+CONFIG = "configs/pretrain/simmim.py"
 """The config of a run, in which a call sets model, data and schedule."""
 
 
@@ -58,12 +58,13 @@ def pretrain(
         **(options or {}),
     }
     noted = {**settings, "images": UnlabelledImages(images, (0.0,) * 3, (1.0,) * 3).fingerprint(), "bf16": bf16}
-    _require_same(out, json.loads(json.dumps(noted, default=str)))
+    resume = "auto" if find_newest_checkpoint(out) else None
+    _note(out / "pretrain.json", json.loads(json.dumps(noted, default=str)), resume is not None)
     warm_up = max(1, epochs // 10)
     return train(
         CONFIG,
         work_dir=out,
-        resume="auto" if find_newest_checkpoint(out) else None,
+        resume=resume,
         amp=bf16,
         launcher="pytorch" if "RANK" in os.environ else "none",
         options={
@@ -77,12 +78,12 @@ def pretrain(
     )
 
 
-def _require_same(out: Path, noted: dict[str, Any]) -> None:
-    """Note what a run depends on in its folder; ValueError if that holds a run that depends on something else."""
-    path = out / "pretrain.json"
-    for name, value in (json.loads(path.read_text()) if path.is_file() else {}).items():
+def _note(path: Path, noted: dict[str, Any], resumed: bool) -> None:
+    """Write what a run depends on; ValueError if it is resumed and depended on something else."""
+    for name, value in (json.loads(path.read_text()) if resumed and path.is_file() else {}).items():
         if noted.get(name) != value:
-            raise ValueError(f"{out} must be of a run with {name}={value}, got {noted.get(name)}; give another --out.")
+            what = f"must be of a run with {name}={value}, got {noted.get(name)}"
+            raise ValueError(f"{path.parent} {what}; give another --out.")
     if int(os.environ.get("RANK", 0)) == 0:
         ensure_writable(path)
         write_atomically(path, json.dumps(noted, indent=1).encode())

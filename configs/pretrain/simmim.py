@@ -1,15 +1,18 @@
-# Masked image modelling in SimMIM's form (Xie et al., arXiv 2111.09886, Sec. 4.1), on images without labels:
-#   --cfg-options data_root=FOLDER, also a TAR or ZIP; labels are not read.
+# tools/dist_train.sh configs/pretrain/simmim.py 8 --cfg-options data_root=/path/to/images
+# Masked image modelling in SimMIM's form (Xie et al., arXiv 2111.09886, Sec. 4.1), for model.model_name=NAME of
+# soft_vit or timm, on a folder, a TAR or a ZIP of images; labels are not read. Not run at this size here. At the end,
+# the work directory holds a report, and the weights as model.safetensors, which load_from in configs loads, and
+# timm.create_model("local-dir:work_dirs/simmim", pretrained=True).
 # Published, for Swin-B: 100 epochs at 192 pixels of AdamW at batch 2048, learning rate 8e-4 after 10 epochs of warm-up,
 # a cosine to 4e-5, weight decay 0.05, clipping at 5. Crops of 67 to 100 % of the area, and flips. Masks of 60 % in
 # squares of 32 pixels. Of this project: masked squares of the image are replaced, not embedded patches, as
 # MaskedImageModel says.
-_base_ = "default_runtime.py"
+_base_ = "../_base_/default_runtime.py"
 
 data_root = None
 image_size = 192
 
-model = dict(type="MaskedImageModel", mask_ratio=0.6, mask_patch=32)
+model = dict(type="MaskedImageModel", model_name="soft_plus_tiny", mask_ratio=0.6, mask_patch=32)
 data_preprocessor = dict(type="RecipeDataPreprocessor")
 train_pipeline = [
     dict(type="TimmAugment", scale=(0.67, 1.0), color_jitter=None, interpolation="bicubic"),
