@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--epochs", type=int, default=100, metavar="N", help="passes over the images")
     add("--size", type=int, default=192, metavar="PIXELS", help="side of crops")
     add("--batch-size", type=int, default=64, metavar="N", help="images per step and process")
-    add("--lr", type=float, default=5e-4, metavar="RATE", help="highest learning rate")
+    add("--lr", type=float, default=1e-3, metavar="RATE", help="highest learning rate")
     add("--mask-ratio", type=float, default=0.6, metavar="SHARE", help="share of squares that are masked")
     add("--mask-patch", type=int, default=32, metavar="PIXELS", help="side of a square")
     what = "predict the features of this timm model with weights instead of pixels"

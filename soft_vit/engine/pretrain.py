@@ -23,7 +23,7 @@ def pretrain(
     epochs: int = 100,
     size: int = 192,
     batch_size: int = 64,
-    lr: float = 5e-4,
+    lr: float = 1e-3,
     mask_ratio: float = 0.6,
     mask_patch: int = 32,
     teacher: str | None = None,

@@ -1,0 +1,172 @@
+"""Pyramids that first learn real pictures without labels, against as many steps with labels.
+
+A run is one of pre-training, `DATA_MODEL_pretrain_SEED`, or one with labels, `DATA_MODEL_BEGIN_LABELS_SEED`: `tuned`
+begins with the weights of pre-training, and `scratch` takes its steps as well. `gym_TYPE_SEED` does all of it in fewer
+steps, for each attention type in one pyramid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save
+from timm.optim import param_groups_layer_decay
+from torch import Tensor, nn
+
+from soft_vit.engine.models.masked import MaskedImageModel
+from soft_vit.layers import ATTENTIONS
+from soft_vit.models import PYRAMID_MODELS
+from soft_vit.weights.files import write_atomically
+from studies.real.data import solar_cells, unpack_fashion
+from studies.real.runs import cpu_clock
+from studies.real.training import SEEDS, items
+
+PRETRAINED = ("soft_plus_pico", "softmax_pyramid_pico", "mila_pyramid_pico")
+SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
+"""Of each data set the side of its images, and that of masked squares, in pixels."""
+LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
+BATCH, RATE, DECAY, LAYER_DECAY, SHIFT = 64, 1e-3, 0.05, 0.9, 0.08
+STEPS, GYM_STEPS, GYM_LABELS = (600, 200), (240, 80), 1000
+"""Without labels, and with them."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run with labels, of `pretrain`, or of the gym: begin is `tuned`, `scratch`, `pretrain` or `gym`."""
+
+    data: str
+    model: str
+    begin: str
+    seed: int
+    labels: str = "all"
+
+    @property
+    def name(self) -> str:
+        if self.begin == "gym":
+            return f"gym_{self.model.removesuffix('_pyramid_pico').removesuffix('_pico')}_{self.seed}"
+        labels = "" if self.begin == "pretrain" else f"_{self.labels}"
+        return f"{self.data}_{self.model}_{self.begin}{labels}_{self.seed}"
+
+
+def _trials() -> Iterator[Trial]:
+    for seed, data, model in product(SEEDS, SETTINGS, PRETRAINED):
+        yield Trial(data, model, "pretrain", seed)
+        for labels, begin in product(LABELS, ("tuned", "scratch")):
+            yield Trial(data, model, begin, seed, labels)
+    for kind in ATTENTIONS:
+        names = (f"{kind}_pyramid_pico", f"{kind}_pico")
+        yield Trial("fashion", next(name for name in names if name in PYRAMID_MODELS), "gym", 0)
+
+
+PRETRAIN_RUNS = {trial.name: trial for trial in _trials()}
+
+
+def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
+    """Return images of a data set, uint8 `[n, H, W]` at its size, and classes `[n]`, those of cells grades by types."""
+    side = SETTINGS[data][0]
+    if data == "fashion":
+        unpack_fashion(root)
+        images, labels = items(root, "test" if test else "train")
+        enlarged = [F.interpolate(part[:, None].float(), side, mode="bilinear")[:, 0] for part in images.split(4096)]
+        return torch.cat([part.round().byte() for part in enlarged]), labels
+    cells = solar_cells(root)
+    classes = sorted({*zip(cells.grades.tolist(), cells.kinds, strict=True)})
+    chosen = np.flatnonzero(cells.is_test == test)
+    read = [Image.open(cells.paths[i]).convert("L").resize((side, side), Image.Resampling.BICUBIC) for i in chosen]
+    labels = [classes.index((cells.grades[i], cells.kinds[i])) for i in chosen]
+    return torch.from_numpy(np.stack([np.asarray(image) for image in read])), torch.tensor(labels)
+
+
+def prepared(images: Tensor, rng: np.random.Generator | None = None) -> Tensor:
+    """Return images `[B, H, W]` normalised, `[B, 3, H, W]`; with rng, each shifted and half of them mirrored."""
+    x = (images.float() / 255 - 0.5)[:, None] / 0.25
+    if rng is not None:
+        side, most = x.shape[-1], round(SHIFT * x.shape[-1])
+        x = F.pad(x, (most,) * 4, mode="replicate")
+        places = rng.integers(2 * most + 1, size=(len(x), 2))
+        x = torch.stack([one[:, i : i + side, j : j + side] for one, (i, j) in zip(x, places, strict=True)])
+        x = torch.where(torch.from_numpy(rng.random(len(x)) < 0.5)[:, None, None, None], x.flip(3), x)
+    return x.expand(-1, 3, -1, -1)
+
+
+def learn(
+    model: nn.Module, loss: Any, images: Tensor, steps: int, seed: int, layer_decay: float | None = None
+) -> float:
+    """Train a model by `loss(images, indices)`; return the mean loss of the last tenth of the steps."""
+    model.train()
+    groups: Any = param_groups_layer_decay(model, DECAY, layer_decay=layer_decay) if layer_decay else model.parameters()
+    optimizer = torch.optim.AdamW(groups, RATE, weight_decay=DECAY)
+    rates = [RATE * group.get("lr_scale", 1) for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, pct_start=0.1)
+    found = []
+    torch.manual_seed(seed)
+    for step in range(steps):
+        rng = np.random.default_rng((seed, step))
+        chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
+        optimizer.zero_grad()
+        value = loss(prepared(images[chosen], rng), chosen)
+        value.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        schedule.step()
+        found.append(value.item())
+    return float(np.mean(found[-max(1, steps // 10) :]))
+
+
+def masked_model(trial: Trial, **options: Any) -> MaskedImageModel:
+    torch.manual_seed(trial.seed)
+    side, square = SETTINGS[trial.data]
+    return MaskedImageModel(trial.model, mask_patch=square, img_size=side, **options)
+
+
+def without_labels(trial: Trial, root: Path, steps: int) -> tuple[MaskedImageModel, float]:
+    """Return a pre-trained model and its loss, of the folder of the study once it was trained."""
+    path = root / "runs" / "pretrain" / f"{trial.data}_{trial.model}_{steps}_{trial.seed}.safetensors"
+    model = masked_model(trial)
+    if not path.exists():
+        images = pictures(root, trial.data, test=False)[0]
+        value = learn(model, lambda x, _: model.loss(x)["loss"], images, steps, trial.seed)
+        write_atomically(path, save({**model.state_dict(), "loss": torch.tensor(value)}))
+    weights = load_file(path)
+    value = weights.pop("loss").item()
+    model.load_state_dict(weights)
+    return model, value
+
+
+def with_labels(trial: Trial, root: Path, network: Any, steps: int, count: int | None, decay: float | None) -> float:
+    """Train a network with a number of labels, which follow from the seed; return its accuracy in percent."""
+    images, labels = pictures(root, trial.data, test=False)
+    kept = torch.from_numpy(np.random.default_rng(trial.seed).permutation(len(images))[:count])
+    torch.manual_seed(trial.seed)
+    network.reset_classifier(int(labels.max()) + 1)
+    images, labels = images[kept], labels[kept]
+    learn(network, lambda x, chosen: F.cross_entropy(network(x), labels[chosen]), images, steps, trial.seed, decay)
+    tests, right = pictures(root, trial.data, test=True), 0
+    with torch.no_grad():
+        for x, y in zip(*(part.split(256) for part in tests), strict=True):
+            right += int((network.eval()(prepared(x)).argmax(1) == y).sum())
+    return 100 * right / len(tests[1])
+
+
+def learn_masked(name: str, root: Path) -> dict[str, Any]:
+    """Do a run of this study; return its loss without labels, and its accuracy with them."""
+    trial = PRETRAIN_RUNS[name]
+    is_gym = trial.begin == "gym"
+    first, second = GYM_STEPS if is_gym else STEPS
+    count = GYM_LABELS if is_gym else LABELS[trial.labels]
+    found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
+    with cpu_clock(root / "runs" / "pretrain" / name) as minutes:
+        if trial.begin != "scratch":
+            model, found["loss"] = without_labels(trial, root, first)
+        if trial.begin in ("tuned", "gym"):
+            found["accuracy"] = with_labels(trial, root, model.model, second, count, LAYER_DECAY)
+        if trial.begin in ("scratch", "gym"):
+            network = masked_model(trial).model
+            found["scratch" if is_gym else "accuracy"] = with_labels(trial, root, network, first + second, count, None)
+        return found | {"cpu_minutes": minutes()}
