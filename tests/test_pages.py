@@ -76,6 +76,7 @@ ENDS_IN = {
     "python tools/export.py --model efficientvit": ("soft_vit.export.export", None),
     "python tools/weights/check_checkpoint.py": ("soft_vit.models.identify.describe_file", []),
     "python tools/linearise.py": ("soft_vit.linearise.linearise", None),
+    "python tools/pretrain.py": ("soft_vit.engine.pretrain", None),
     "python -m benchmarks models": ("benchmarks.models.measure_models", []),
     "python -m benchmarks models --published": ("benchmarks.models.published_names", ["soft_pico"]),
     "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),

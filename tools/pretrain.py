@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -42,8 +41,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.arguments(argv)
     command = shlex.join(["python", "tools/pretrain.py", *(sys.argv[1:] if argv is None else argv)])
     soft_vit.engine.pretrain(**arguments, command=command)
-    if int(os.environ.get("RANK", 0)) == 0:
-        print(Path(arguments["out"], "report.md").read_text())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from docs.generate.heat import scores_map
 from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
 from docs.generate.places import places_table
+from docs.generate.pretrain import pretrain_chart, pretrain_section
 from docs.generate.real import real_tables, students_chart
 from docs.generate.scatter import read_rates, scatter, speed_table
 from docs.generate.tasks import tasks_table
@@ -65,12 +66,15 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/kinds.md": lambda: head("docs/kinds.md", "`N, ") + kinds_page(GYM, read_table(SHIPPED)),
     "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
     "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
+    "docs/pretrain.md": lambda: head("docs/pretrain.md", "\n## What was measured") + pretrain_section(),
     "docs/real.md": lambda: head("docs/real.md", "### ") + real_tables(),
     "docs/images/real_students.svg": lambda: students_chart(runs.load("linearise")),
     "docs/images/scatter.svg": lambda: scatter({size: SPEEDS[size] for size in SIZES[::2]}, published()),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""
+if pretrained := runs.load("pretrain"):
+    PAGES["docs/images/pretrain.svg"] = lambda: pretrain_chart(pretrained)
 TABLES: dict[str, Callable[[], list[str]]] = {
     "README.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
     "checkpoints/README.md": lambda: [readme_table(ENTRIES)],

@@ -35,7 +35,7 @@ def _by_seeds(results: Results) -> dict[str, list[dict[str, Any]]]:
     return groups
 
 
-def _measured(results: Iterable[dict[str, Any]]) -> str:
+def measured(results: Iterable[dict[str, Any]]) -> str:
     """Return on which machines and days results were measured, in one line."""
     return "; ".join(sorted({f"{result['machine']}, {result['date']}" for result in results}))
 
@@ -169,5 +169,5 @@ def real_tables(folder: Path = runs.RESULTS) -> str:
     }
     for part, (title, table) in sections.items():
         if of := found[part]:
-            parts.append(f"### {title}\n{table(of)}\n\n{_measured(of.values())}.")
+            parts.append(f"### {title}\n{table(of)}\n\n{measured(of.values())}.")
     return "\n\n".join(parts) + "\n"

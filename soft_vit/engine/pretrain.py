@@ -61,7 +61,7 @@ def pretrain(
     resume = "auto" if find_newest_checkpoint(out) else None
     _note(out / "pretrain.json", json.loads(json.dumps(noted, default=str)), resume is not None)
     warm_up = max(1, epochs // 10)
-    return train(
+    result = train(
         CONFIG,
         work_dir=out,
         resume=resume,
@@ -76,6 +76,9 @@ def pretrain(
             **settings,
         },
     )
+    if int(os.environ.get("RANK", 0)) == 0:
+        print((out / "report.md").read_text())
+    return result
 
 
 def _note(path: Path, noted: dict[str, Any], resumed: bool) -> None:

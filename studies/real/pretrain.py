@@ -1,11 +1,10 @@
 """Pyramids that first learn real pictures without labels, against as many steps with labels.
 
-A run is one of pre-training, `DATA_MODEL_pretrain_SEED`, or one with labels, `DATA_MODEL_BEGIN_LABELS_SEED`: `tuned`
-begins with the weights of pre-training, and `scratch` takes its steps as well. `gym_TYPE_SEED` does all of it in fewer
-steps, for each attention type in one pyramid.
+A run is `DATA_MODEL_BEGIN_LABELS_SEED`. `pretrain` has no labels, `tuned` begins with its weights, `short` does not,
+and `scratch` takes the steps of both with labels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention
+type in one pyramid.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -32,13 +31,13 @@ SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
 """Of each data set the side of its images, and that of masked squares, in pixels."""
 LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
 BATCH, RATE, DECAY, LAYER_DECAY, SHIFT = 64, 1e-3, 0.05, 0.9, 0.08
-STEPS, GYM_STEPS, GYM_LABELS = (600, 200), (240, 80), 1000
+STEPS, GYM_STEPS = (600, 200), (240, 80)
 """Without labels, and with them."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run with labels, of `pretrain`, or of the gym: begin is `tuned`, `scratch`, `pretrain` or `gym`."""
+    """A run with labels, of `pretrain`, or of the gym: see this file for begin."""
 
     data: str
     model: str
@@ -46,25 +45,15 @@ class Trial:
     seed: int
     labels: str = "all"
 
-    @property
-    def name(self) -> str:
-        if self.begin == "gym":
-            return f"gym_{self.model.removesuffix('_pyramid_pico').removesuffix('_pico')}_{self.seed}"
-        labels = "" if self.begin == "pretrain" else f"_{self.labels}"
-        return f"{self.data}_{self.model}_{self.begin}{labels}_{self.seed}"
 
-
-def _trials() -> Iterator[Trial]:
-    for seed, data, model in product(SEEDS, SETTINGS, PRETRAINED):
-        yield Trial(data, model, "pretrain", seed)
-        for labels, begin in product(LABELS, ("tuned", "scratch")):
-            yield Trial(data, model, begin, seed, labels)
-    for kind in ATTENTIONS:
-        names = (f"{kind}_pyramid_pico", f"{kind}_pico")
-        yield Trial("fashion", next(name for name in names if name in PYRAMID_MODELS), "gym", 0)
-
-
-PRETRAIN_RUNS = {trial.name: trial for trial in _trials()}
+BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch"), LABELS)]
+PRETRAIN_RUNS = {
+    f"{data}_{model}_{begin}_{labels}_{seed}": Trial(data, model, begin, seed, labels)
+    for seed, data, model, (begin, labels) in product(SEEDS, SETTINGS, PRETRAINED, BEGINNINGS)
+}
+for kind in ATTENTIONS:
+    for name in {f"{kind}_pyramid_pico", f"{kind}_pico"} & PYRAMID_MODELS.keys():
+        PRETRAIN_RUNS[f"gym_{kind}_0"] = Trial("fashion", name, "gym", 0, "1000")
 
 
 def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
@@ -73,8 +62,7 @@ def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
     if data == "fashion":
         unpack_fashion(root)
         images, labels = items(root, "test" if test else "train")
-        enlarged = [F.interpolate(part[:, None].float(), side, mode="bilinear")[:, 0] for part in images.split(4096)]
-        return torch.cat([part.round().byte() for part in enlarged]), labels
+        return F.interpolate(images[:, None], side, mode="bilinear")[:, 0], labels
     cells = solar_cells(root)
     classes = sorted({*zip(cells.grades.tolist(), cells.kinds, strict=True)})
     chosen = np.flatnonzero(cells.is_test == test)
@@ -95,12 +83,13 @@ def prepared(images: Tensor, rng: np.random.Generator | None = None) -> Tensor:
     return x.expand(-1, 3, -1, -1)
 
 
-def learn(
-    model: nn.Module, loss: Any, images: Tensor, steps: int, seed: int, layer_decay: float | None = None
-) -> float:
-    """Train a model by `loss(images, indices)`; return the mean loss of the last tenth of the steps."""
+def learn(model: nn.Module, loss: Any, images: Tensor, steps: int, seed: int, decay: float = 1.0) -> float:
+    """Train a model by `loss(images, indices)`; return the mean loss of the last tenth of the steps.
+
+    decay: the factor from the learning rate of a layer to that of the one below.
+    """
     model.train()
-    groups: Any = param_groups_layer_decay(model, DECAY, layer_decay=layer_decay) if layer_decay else model.parameters()
+    groups: Any = param_groups_layer_decay(model, layer_decay=decay) if decay < 1 else model.parameters()
     optimizer = torch.optim.AdamW(groups, RATE, weight_decay=DECAY)
     rates = [RATE * group.get("lr_scale", 1) for group in optimizer.param_groups]
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, pct_start=0.1)
@@ -119,10 +108,10 @@ def learn(
     return float(np.mean(found[-max(1, steps // 10) :]))
 
 
-def masked_model(trial: Trial, **options: Any) -> MaskedImageModel:
+def masked_model(trial: Trial) -> MaskedImageModel:
     torch.manual_seed(trial.seed)
     side, square = SETTINGS[trial.data]
-    return MaskedImageModel(trial.model, mask_patch=square, img_size=side, **options)
+    return MaskedImageModel(trial.model, mask_patch=square, img_size=side)
 
 
 def without_labels(trial: Trial, root: Path, steps: int) -> tuple[MaskedImageModel, float]:
@@ -139,14 +128,14 @@ def without_labels(trial: Trial, root: Path, steps: int) -> tuple[MaskedImageMod
     return model, value
 
 
-def with_labels(trial: Trial, root: Path, network: Any, steps: int, count: int | None, decay: float | None) -> float:
-    """Train a network with a number of labels, which follow from the seed; return its accuracy in percent."""
+def with_labels(trial: Trial, root: Path, network: Any, steps: int, decay: float = 1.0) -> float:
+    """Train a network with labels of images that follow from the seed; return its accuracy in percent."""
     images, labels = pictures(root, trial.data, test=False)
-    kept = torch.from_numpy(np.random.default_rng(trial.seed).permutation(len(images))[:count])
+    kept = torch.from_numpy(np.random.default_rng(trial.seed).permutation(len(images))[: LABELS[trial.labels]])
     torch.manual_seed(trial.seed)
     network.reset_classifier(int(labels.max()) + 1)
-    images, labels = images[kept], labels[kept]
-    learn(network, lambda x, chosen: F.cross_entropy(network(x), labels[chosen]), images, steps, trial.seed, decay)
+    loss = lambda x, chosen: F.cross_entropy(network(x), labels[kept][chosen])  # noqa: E731  short
+    learn(network, loss, images[kept], steps, trial.seed, decay)
     tests, right = pictures(root, trial.data, test=True), 0
     with torch.no_grad():
         for x, y in zip(*(part.split(256) for part in tests), strict=True):
@@ -159,14 +148,12 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     trial = PRETRAIN_RUNS[name]
     is_gym = trial.begin == "gym"
     first, second = GYM_STEPS if is_gym else STEPS
-    count = GYM_LABELS if is_gym else LABELS[trial.labels]
     found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
     with cpu_clock(root / "runs" / "pretrain" / name) as minutes:
-        if trial.begin != "scratch":
+        if trial.begin in ("pretrain", "tuned", "gym"):
             model, found["loss"] = without_labels(trial, root, first)
-        if trial.begin in ("tuned", "gym"):
-            found["accuracy"] = with_labels(trial, root, model.model, second, count, LAYER_DECAY)
-        if trial.begin in ("scratch", "gym"):
-            network = masked_model(trial).model
-            found["scratch" if is_gym else "accuracy"] = with_labels(trial, root, network, first + second, count, None)
+        for begin, steps in (("tuned", second), ("short", second), ("scratch", first + second)):
+            if trial.begin in (begin, "gym"):
+                network, decay = (model.model, LAYER_DECAY) if begin == "tuned" else (masked_model(trial).model, 1.0)
+                found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
         return found | {"cpu_minutes": minutes()}

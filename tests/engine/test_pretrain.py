@@ -1,6 +1,5 @@
 """Masks, targets and losses against their formulas, and runs that stop, continue, and end in weights that load."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +18,24 @@ from soft_vit.engine.models.masked import MaskedImageModel, draw_masks
 from soft_vit.weights.load import load_into
 
 VIT = ("vit_tiny_patch16_224", dict(depth=1, embed_dim=24, num_heads=2))
-PREPROCESSOR = dict(type="RecipeDataPreprocessor", mean=[127.5] * 3, std=[64.0] * 3)
 
 
 def masked(name: str = "soft_pico", **options: Any) -> MaskedImageModel:
     torch.manual_seed(0)
-    return MaskedImageModel(name, data_preprocessor=dict(PREPROCESSOR), **{"mask_patch": 16, **options})
+    return MaskedImageModel(
+        name, data_preprocessor=dict(type="RecipeDataPreprocessor"), **{"mask_patch": 16, **options}
+    )
 
 
-@pytest.mark.parametrize(("size", "side", "ratio", "count"), [((40, 66), 16, 0.5, 8), ((32, 32), 16, 0.99, 3)])
-def test_masks_are_whole_squares(size: tuple[int, int], side: int, ratio: float, count: int) -> None:
-    masks = draw_masks(50, size, side, ratio)
-    assert masks.shape == (50, 1, *size)
+@pytest.mark.parametrize(("size", "ratio", "count"), [((40, 66), 0.5, 8), ((32, 32), 0.99, 3)])
+def test_masks_are_whole_squares(size: tuple[int, int], ratio: float, count: int) -> None:
+    masks = draw_masks(50, size, 16, ratio)
     for mask in masks[:, 0]:
-        squares = [part for rows in mask.split(side) for part in rows.split(side, dim=1)]
+        squares = [part for rows in mask.split(16) for part in rows.split(16, dim=1)]
         assert all(part.min() == part.max() for part in squares)
         assert sum(part.max().item() for part in squares) == count
     # Each square has its turn, and images differ.
     assert 0 < masks.mean(0).min() <= masks.mean(0).max() < 1
-    with pytest.raises(ValueError, match="got 64"):
-        draw_masks(1, (64, 96), 64, 0.5)
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -48,7 +45,6 @@ def test_loss_is_the_error_where_the_mask_is(name: str, options: dict[str, Any],
     model = masked(name, norm_target=norm, **(options | {"img_size": (72, 56)})).eval()
     masks = model.draw(x)
     found, target = model.predict_hidden(x, masks), x.double().clone()
-    assert found.shape == x.shape
     for top in range(0, 72, 16) if norm else ():
         for left in range(0, 56, 16):
             part = target[..., top : top + 16, left : left + 16]
@@ -99,15 +95,12 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
-    losses = logged_losses(run)
-    assert list(losses) == list(range(1, 17))
-    assert sum(list(losses.values())[-4:]) < 0.9 * sum(list(losses.values())[:4])
+    assert list(losses := logged_losses(run)) == list(range(1, 17))
+    assert losses[16] < 0.8 * losses[1]
     state = torch.load(run / "epoch_8.pth", weights_only=False)["state_dict"]
     own = {name: value for name, value in state.items() if not name.startswith("pretraining.")}
-    assert len(own) == len(state) - 3
     model = timm.create_model(f"local-dir:{run}", pretrained=True, num_classes=7).eval()
-    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 7)
-    assert model.pretrained_cfg["input_size"] == (3, 64, 64)
+    assert (model.num_classes, model.pretrained_cfg["input_size"]) == (7, (3, 64, 64))
     detector = MODELS.build(dict(type="SOFT", arch="soft_pico", **NARROW))
     detector.load_weights(torch.load(run / "epoch_8.pth", weights_only=False))
     for found in (model, detector.body):
@@ -133,8 +126,8 @@ def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
 
 def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path) -> None:
     """Killed after the checkpoint of an epoch: later steps are lost, and done again."""
-    for path in (*run.glob("epoch_[1-3].pth"), run / "pretrain.json"):
-        shutil.copy(path, tmp_path)
+    for name in ("epoch_3.pth", "pretrain.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
     pretrain("soft_pico", photos, tmp_path, epochs=8, **SMALL, options=OPTIONS)
     assert_same_state(run / "epoch_8.pth", tmp_path / "epoch_8.pth", "state_dict", "optimizer")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
@@ -142,24 +135,16 @@ def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path
         pretrain("soft_pico", photos, tmp_path, epochs=8, mask_ratio=0.5, **SMALL, options=OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("change", "value"),
-    [
-        (dict(images="empty"), "empty"),
-        (dict(images="missing"), "missing"),
-        (dict(images="broken"), "8 images"),
-        (dict(mask_ratio=1.5), "1.5"),
-        (dict(mask_patch=64), "64"),
-        (dict(batch_size=20), "20"),
-        (dict(model="soft_pica"), "soft_pico"),
-    ],
-)
-def test_mistakes(change: dict[str, Any], value: str, photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken").mkdir()
-    for i in range(8):
-        (tmp_path / "broken" / f"{i}.png").write_bytes(b"no image")
-    images = tmp_path / change.pop("images") if "images" in change else photos
-    arguments = {"model": "soft_pico", **SMALL, **change}
-    with pytest.raises((ValueError, FileNotFoundError), match=value):
-        pretrain(images=images, out=tmp_path / "out", epochs=1, options=OPTIONS, **arguments)
+MISTAKES = {"images": "empty", "images ": "8 images", "mask_ratio": 1.5, "mask_patch": 64, "batch_size": 20}
+
+
+@pytest.mark.parametrize(("name", "value"), MISTAKES.items())
+def test_mistakes(name: str, value: Any, photos: Path, tmp_path: Path) -> None:
+    """An empty folder, one of files that are no images, and values out of range."""
+    for folder, count in (("empty", 0), ("8 images", 8)):
+        (tmp_path / folder).mkdir()
+        for i in range(count):
+            (tmp_path / folder / f"{i}.png").write_bytes(b"no image")
+    change = {"images": photos, name.strip(): tmp_path / value if "images" in name else value}
+    with pytest.raises(ValueError, match=str(value)):
+        pretrain("soft_pico", out=tmp_path / "out", epochs=1, options=OPTIONS, **(SMALL | change))

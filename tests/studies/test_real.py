@@ -17,9 +17,10 @@ from PIL import Image
 from safetensors.numpy import load_file
 from torch import nn
 
+from docs.generate.pretrain import pretrain_section
 from soft_vit.engine.data.named import find_named_images
 from soft_vit.linearise import make_student
-from studies.real import runs, students, training
+from studies.real import pretrain, runs, students, training
 from studies.real.command import main
 from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, unpack_fashion, write_photographs
 from studies.real.judge import SOURCES, Judge, read_defects
@@ -186,6 +187,21 @@ def test_runs_by_a_config_continue_in_their_folder(root: Path, monkeypatch) -> N
     folders = sorted(path.name for path in (root / "cells" / "train").iterdir())
     assert folders == ["mono_0.00", "mono_0.67", "poly_0.33", "poly_1.00"]
     assert len(list((root / "cells" / "val").rglob("*.png"))) == 12
+
+
+def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
+    """What is learned without labels is learned once, and runs that begin with it find it."""
+    for name, value in dict(STEPS=(2, 1), GYM_STEPS=(1, 1), BATCH=2).items():
+        monkeypatch.setattr(pretrain, name, value)
+    for data, counts, classes in (("fashion", (5, 3), 5), ("cells", (36, 12), 4)):
+        (images, labels), (tests, _) = (pretrain.pictures(root, data, test) for test in (False, True))
+        assert (len(images), len(tests), labels.unique().tolist()) == (*counts, list(range(classes)))
+    first = pretrain.learn_masked("cells_mila_pyramid_pico_pretrain_all_1", root)
+    runs.save("pretrain", "gym_none_0", found := pretrain.learn_masked("gym_none_0", root), "", root)
+    assert all(0 <= found[begin] <= 100 for begin in ("tuned", "short", "scratch"))
+    assert "`none_pyramid_pico`" in pretrain_section(root)
+    monkeypatch.setattr(pretrain.MaskedImageModel, "loss", None)
+    assert pretrain.learn_masked("cells_mila_pyramid_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
 
 
 @pytest.fixture

@@ -105,8 +105,9 @@ class MaskedImageModel(TaughtClassifier):
         if self.teacher is not None:
             return found
         found = F.pixel_shuffle(found, self.stride)
-        # Models of other sizes than multiples of their stride pad or cut.
-        return found if found.shape == x.shape else F.interpolate(found, x.shape[-2:], mode="bilinear")
+        # The map of an image of another size than a multiple of the stride covers more of it, or less.
+        height, width = x.shape[2] - found.shape[2], x.shape[3] - found.shape[3]
+        return F.pad(found, (0, width, 0, height))
 
     def targets(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Return what is to be predicted of images `[B, 3, H, W]`, as a map of this size."""
