@@ -144,7 +144,9 @@ def class_rows(
     waiting = [window for window in windows if first < size[0] and window.rows.stop > y[first]]
     live: list[Patch] = []
     height = max(_STRIP_BYTES // (4 * count * size[1]), 1)
-    with tqdm(total=len(waiting), unit="window", leave=False, disable=not progress or len(waiting) < 2) as bar:
+    # None hides the bar where the output is not a terminal.
+    hidden = None if progress and len(waiting) > 1 else True
+    with tqdm(total=len(waiting), unit="window", leave=False, disable=hidden) as bar:
         for start in range(first, size[0], height):
             rows = y[start : start + height]
             live = [patch for patch in live if patch.window.rows.stop > rows[0]]
