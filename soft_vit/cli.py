@@ -22,6 +22,7 @@ EXTRAS = {
     "mmdet": ("mmdet", "mmseg"),
     "openvino": ("nncf", "openvino"),
     "segmentation": ("segmentation_models_pytorch",),
+    "tiff": ("imagecodecs", "tifffile"),
     "train": ("albumentations", "mmcv", "mmengine", "mmpretrain", "tensorboard"),
 }
 
@@ -130,6 +131,12 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=default, help="such as cpu or cuda:1")
+
+
+def add_scale_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--scale`, as of `soft_vit.engine.data.views.set_scale`."""
+    what = "a segmentor sees images at this share of their own resolution, by windows where memory ends, instead of "
+    parser.add_argument("--scale", type=float, metavar="SHARE", help=what + "the config's test size")
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:

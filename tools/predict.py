@@ -14,7 +14,14 @@ from functools import partial
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import ArgumentParser, add_config_options, add_device_option, add_model_options, command_line
+from soft_vit.cli import (
+    ArgumentParser,
+    add_config_options,
+    add_device_option,
+    add_model_options,
+    add_scale_option,
+    command_line,
+)
 
 
 @command_line
@@ -32,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=8, help="images per batch")
     parser.add_argument("--bits", type=int, help="of the values in images of 16 bits, such as 12")
     add_device_option(parser)
+    add_scale_option(parser)
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of a classifier's images")
     add_config_options(parser)
     arguments = parser.arguments(argv)

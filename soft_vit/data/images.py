@@ -83,17 +83,19 @@ def decode_image(
 ) -> Image.Image:
     """Return the first frame of an encoded image, in RGB. Raises BadImage.
 
-    max_pixels: refuse larger images before their pixels are decoded. bits: see `to_rgb`.
+    max_pixels: refuse larger images before their pixels are decoded, instead of by Pillow's own limit. bits: see
+    `to_rgb`.
 
-    Transparency is dropped; CMYK and palettes are converted. The image is turned as its EXIF orientation says. Pillow
-    refuses more than 179 million pixels, against decompression bombs.
+    Transparency is dropped; CMYK and palettes are converted. The image is turned as its EXIF orientation says. Pillow's
+    limit against decompression bombs is 179 million pixels.
 
     size: (H, W) of its annotations, which may belong to the image as stored instead. upright: whether they belong to
     the turned image (True) or to the stored one (False); by default their size decides, and an image for which both
     have that size is refused.
     """
     try:
-        image = Image.open(io.BytesIO(data))
+        with _pillow_limit(max_pixels):
+            image = Image.open(io.BytesIO(data))
         if max_pixels is not None and image.width * image.height > max_pixels:
             raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
         # Pillow turns a TIFF itself, and then removes the tag.
@@ -122,6 +124,17 @@ def decode_image(
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _pillow_limit(max_pixels: int | None) -> Iterator[None]:
+    """Lift Pillow's limit of pixels, a value of the process, where another one is given."""
+    limit = Image.MAX_IMAGE_PIXELS
+    try:
+        Image.MAX_IMAGE_PIXELS = limit if max_pixels is None else None
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
 
 
 def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:

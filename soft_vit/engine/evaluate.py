@@ -45,6 +45,7 @@ def evaluate(
     data_root: str | Path | None = None,
     img_size: int | None = None,
     crop_pct: float | None = None,
+    scale: float | None = None,
     tta: bool = False,
     out: str | Path | None = None,
     per_class: str | Path | None = None,
@@ -73,7 +74,8 @@ def evaluate(
     images, whose folder options can change; per_class is a CSV of class and average precision in percent.
 
     A config of detection or segmentation is tested without changes, on a checkpoint of its model. tta then needs both
-    entries in the config.
+    entries in the config. scale: a segmentor sees images at this share of their own resolution, instead of the config's
+    test size.
 
     Returns `accuracy/top1` and `accuracy/top5` in percent, `cross_entropy`, `images`, other scalar metrics of the
     config, and `images_per_second`, see `ThroughputHook`. Raises ValueError or FileNotFoundError
@@ -100,6 +102,8 @@ def evaluate(
         cfg.load_from = model
         if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
             view = views.view_of_config(cfg, img_size, crop_pct)
+    if scale is not None:
+        views.set_scale(cfg, scale)
     check_task(cfg)
     if several := bool(cfg.model.get("multi_label")):
         if data_root is not None or confusion is not None:
@@ -140,7 +144,7 @@ def evaluate(
         if out is not None:
             asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
             asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
-            asked |= dict(pretrained=pretrained if named else None)
+            asked |= dict(pretrained=pretrained if named else None, scale=scale)
             write_atomically(out, _json(metrics, asked).encode())
         if several and per_class is not None:
             values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in results["multi-label/AP_classwise"]]

@@ -19,6 +19,8 @@ from soft_vit.data.label_maps import palette_of
 
 # Images with a shorter longer side, in pixels, are enlarged so that lines and letters are readable.
 SMALL_IMAGE = 384
+# Images with a longer one are drawn smaller, by a whole factor.
+LARGE_IMAGE = 4096
 PAPER, INK, BAR = (255, 255, 255), (30, 30, 30), (0, 114, 178)
 FONT = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
 # Okabe and Ito, "Color Universal Design" (2008), without black: distinct for colour-blind readers.
@@ -43,7 +45,7 @@ def class_colors(count: int, names: Sequence[str] = ()) -> np.ndarray:
 
 def draw_classes(image: Image.Image, names: Sequence[str], scores: Sequence[float]) -> Image.Image:
     """Return the image above a panel with the name, score and bar of each class. scores: in [0, 1]."""
-    return _with_panel(_enlarged(image)[0], [(BAR, name, score) for name, score in zip(names, scores, strict=True)])
+    return _with_panel(_resized(image)[0], [(BAR, name, score) for name, score in zip(names, scores, strict=True)])
 
 
 def draw_instances(
@@ -59,14 +61,14 @@ def draw_instances(
     boxes: `[n, 4]` as (x0, y0, x1, y1) in pixels. labels: class indices, which select colours. names: of the instances.
     masks: bool `[n, H, W]`. Earlier instances are drawn over later ones, smaller masks over larger ones.
     """
-    picture, factor = _enlarged(image)
+    picture, factor = _resized(image)
     if not len(labels):
         return picture
     colors = [tuple(color) for color in class_colors(max(labels) + 1)[list(labels)].tolist()]
     captions = [f"{_short(name)} {score:.2f}" for name, score in zip(names, scores, strict=True)]
     pixels, font = pil_to_tensor(picture), _font(picture)
     if masks is not None:
-        shown = _disjoint(torch.from_numpy(masks)).repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+        shown = _disjoint(torch.from_numpy(_fitted(masks, picture)))
         pixels = draw_segmentation_masks(pixels, shown, alpha=0.5, colors=colors)
     corners = (boxes.reshape(-1, 2, 2) * factor).clip(0, np.array(picture.size) - 1)
     boxes = torch.from_numpy(np.concatenate([corners.min(1), corners.max(1)], axis=1)).flip(0)
@@ -81,13 +83,19 @@ def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[s
 
     classes: class index of each pixel, int `[H, W]`. names: of all classes, see `class_colors`.
     """
-    picture, _ = _enlarged(image)
+    picture, _ = _resized(image)
     colors = class_colors(len(names), names)
-    painted = Image.fromarray(colors[classes]).resize(picture.size, Image.Resampling.NEAREST)
-    shares = np.bincount(classes.ravel(), minlength=len(names)) / classes.size
+    painted = Image.fromarray(colors[_fitted(classes, picture)])
+    shares = pixel_counts(classes, len(names)) / classes.size
     order = [index for index in np.argsort(-shares, kind="stable") if shares[index] > 0]
     rows = [(tuple(colors[index].tolist()), names[index], shares[index]) for index in order]
     return _with_panel(Image.blend(picture, painted, 0.5), rows)
+
+
+def pixel_counts(classes: np.ndarray, count: int) -> np.ndarray:
+    """Return the pixels of each of `count` classes, int64, in parts of a large image."""
+    parts = np.array_split(classes, max(classes.size // 2**24, 1))
+    return sum(np.bincount(part.ravel(), minlength=count) for part in parts)
 
 
 def index_image(classes: np.ndarray, names: Sequence[str] = ()) -> Image.Image:
@@ -102,10 +110,19 @@ def index_image(classes: np.ndarray, names: Sequence[str] = ()) -> Image.Image:
     return found
 
 
-def _enlarged(image: Image.Image) -> tuple[Image.Image, int]:
-    """Return an RGB copy of the image, enlarged by a whole factor where it is small, and that factor."""
+def _fitted(values: np.ndarray, picture: Image.Image) -> np.ndarray:
+    """Return values `[..., H, W]` in the size of a picture, each that of the nearest pixel."""
+    sizes = zip(values.shape[-2:], (picture.height, picture.width), strict=True)
+    rows, columns = (np.arange(shown) * own // shown for own, shown in sizes)
+    return values[..., rows[:, None], columns]
+
+
+def _resized(image: Image.Image) -> tuple[Image.Image, float]:
+    """Return an RGB copy of the image, by a whole factor larger or smaller where it is small or large; the factor."""
+    divisor = max(1, math.ceil(max(image.size) / LARGE_IMAGE))
     factor = max(1, math.ceil(SMALL_IMAGE / max(image.size)))
-    return image.convert("RGB").resize((image.width * factor, image.height * factor), Image.Resampling.BICUBIC), factor
+    picture = image.reduce(divisor).convert("RGB")
+    return picture.resize([side * factor for side in picture.size], Image.Resampling.BICUBIC), factor / divisor
 
 
 def _font(picture: Image.Image) -> ImageFont.FreeTypeFont:

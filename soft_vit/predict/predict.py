@@ -1,7 +1,9 @@
 """Predict for many images, and write results and drawings while it runs."""
 
+import hashlib
 import io
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from soft_vit.data.images import decode_image
-from soft_vit.predict.drawing import index_image
+from soft_vit.predict.drawing import class_colors, index_image
 from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
-from soft_vit.predict.results import ClassMap, Result
+from soft_vit.predict.results import ClassMap, Result, class_map
+from soft_vit.probe.cost import free_memory
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import write_atomically
 
@@ -24,6 +28,10 @@ RESULTS = "predictions.json"
 """The file in the folder of results that holds all of them."""
 # Seconds between two versions of the file of results.
 WRITE_EVERY = 20
+# Decoding takes so many bytes of memory for a pixel.
+_BYTES_OF_PIXEL = 9
+# Endings of files that are read by window.
+_TIFF = {".gtiff", ".ndpi", ".scn", ".svs", ".tif", ".tiff"}
 # Classes, objects or parts of an image in its line.
 _SHOWN = 5
 
@@ -77,6 +85,11 @@ def predict_files(
     default those of the predictor's test data. source: entries about the model for the JSON file. notify: receives a
     line about each image.
 
+    With a predictor that reads windows, the rows of an image are written as they are finished, to a file `.*.part` that
+    is removed at the end, and the same call continues there after it was killed. TIFF files are read by window, and
+    their label maps are TIFF files that lie where their images lie. Other images are decoded, up to what fits into
+    memory.
+
     Images that cannot be read and images for which the model raises are listed as failed, and the run continues. After
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
     for a folder that cannot be written.
@@ -87,13 +100,15 @@ def predict_files(
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
+    if _by_windows(predictor):
+        batch_size = 1
     bits = getattr(predictor, "bits", None) if bits is None else bits
     results = {"task": None, **(source or {}), "notes": predictor.notes, "images": [], "failed": []}
     outcome = Outcome(out, len(inputs), results)
     taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
     try:
         for start in range(0, len(inputs), batch_size):
-            for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size], bits):
+            for item, image, found in _predict_batch(predictor, inputs[start : start + batch_size], bits, out):
                 entry: dict[str, Any] = {"image": printable(item.source)}
                 if isinstance(found, Exception):
                     entry["reason"] = one_line(found)
@@ -104,6 +119,8 @@ def predict_files(
                     entry["predictions"] = found.entries()
                     results["task"] = found.task
                     results["images"].append(entry)
+                    if _by_windows(predictor):
+                        _part(out, predictor, item).unlink()
                 notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
                 _write_json(out / RESULTS, results)
@@ -115,22 +132,62 @@ def predict_files(
     return outcome
 
 
+def _by_windows(predictor: Predictor) -> bool:
+    return getattr(predictor, "by_windows", False)
+
+
+def _open(predictor: Predictor, item: Input, bits: int | None) -> Any:
+    """Return the image, of Pillow or a `TiffImage`. Raises OSError or ValueError."""
+    if _by_windows(predictor) and isinstance(item.source, Path) and item.source.suffix.lower() in _TIFF:
+        # Needs an extra.
+        from soft_vit.data.tiff import TiffImage
+
+        return TiffImage(item.source, bits)
+    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits)
+
+
+def _part(out: Path, predictor: Predictor, item: Input) -> Path:
+    """Return the file of the rows of an image that are finished, whose name stands for the image and the model."""
+    # What an address or a pipe gives may change from call to call.
+    status = item.source.stat() if isinstance(item.source, Path) else None
+    version = (status.st_size, status.st_mtime_ns) if status else os.getpid()
+    known = (getattr(predictor, "key", ""), os.path.abspath(item.source), version)
+    return out / f".{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.part"
+
+
+def _predict_strips(predictor: Predictor, image: Any, part: Path) -> ClassMap:
+    """Return the classes of an image, row by row; those that are in a file already are not predicted again."""
+    width, height = image.size
+    row = np.dtype((predictor.label_type, width))
+    with part.open("ab") as file:
+        done = file.tell() // row.itemsize
+        file.truncate(done * row.itemsize)
+        for rows in predictor.strips(image, done):
+            file.write(rows.tobytes())
+            file.flush()
+    return class_map(np.memmap(part, row.base, "r", shape=(height, width)), predictor.names)
+
+
 def _predict_batch(
-    predictor: Predictor, batch: Sequence[Input], bits: int | None
+    predictor: Predictor, batch: Sequence[Input], bits: int | None, out: Path
 ) -> list[tuple[Input, Image.Image | None, Result | Exception]]:
     """Return each input with its image, and its result or the error instead of it."""
-    images: dict[Input, Image.Image] = {}
+    images: dict[Input, Any] = {}
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = decode_image(item.read(), bits=bits)
+            images[item] = _open(predictor, item, bits)
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.
     for items in ([*images], *([item] for item in images)):
         if any(item not in found for item in items):
             try:
-                found.update(zip(items, predictor([images[item] for item in items]), strict=True))
+                if _by_windows(predictor):
+                    results = [_predict_strips(predictor, images[item], _part(out, predictor, item)) for item in items]
+                else:
+                    results = predictor([images[item] for item in items])
+                found.update(zip(items, results, strict=True))
             except torch.cuda.OutOfMemoryError as error:
                 raise ValueError(f"The GPU must have memory for {len(items)} images; lower --batch-size.") from error
             except Exception as error:
@@ -148,9 +205,15 @@ def _write_pictures(
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
         pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
     if isinstance(result, ClassMap):
-        map_name = free_name(name.with_name(name.name + ".classes.png"), taken)
-        pictures["map"] = map_name, index_image(result.classes, result.names)
+        write_labels = getattr(image, "write_labels", None)
+        map_name = free_name(name.with_name(f"{name.name}.classes.{'tif' if write_labels else 'png'}"), taken)
+        pictures["map"] = map_name, None if write_labels else index_image(result.classes, result.names)
+        if write_labels:
+            (out / map_name).parent.mkdir(parents=True, exist_ok=True)
+            write_labels(out / map_name, result.classes, class_colors(256, result.names))
     for file, picture in pictures.values():
+        if picture is None:
+            continue
         stream = io.BytesIO()
         picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)
         write_atomically(out / file, stream.getvalue())

@@ -1,7 +1,7 @@
 """Predictors: a model with its weights, transforms and class names."""
 
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED, label_set
 from soft_vit.engine.config import resolve
-from soft_vit.engine.data.views import data_config, set_view, shown_datasets, view_of_config
+from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
 from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import cfg_of_config
@@ -111,8 +111,11 @@ class ConfigPredictor:
 
     A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images in pixels, by
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
-    of the config by dotted name. Class names come from the checkpoint, else from the config's test data.
+    of the config by dotted name. Class names come from the checkpoint, else from the config's test data. scale: a
+    segmentor sees images at this share of their own resolution, instead of the size of the config's test.
 
+    by_windows: whether images are seen in their own resolution, so that windows of them can be read. label_type: the
+    NumPy type of the classes of `strips`. key: text that tells the model and its test from others.
     notes: a sentence for each change of the weights. Raises ValueError or FileNotFoundError for a config or a file that
     cannot be used.
     """
@@ -127,12 +130,15 @@ class ConfigPredictor:
         topk: int = 5,
         device: str | torch.device = "cpu",
         options: dict | None = None,
+        scale: float | None = None,
     ) -> None:
         self.score_thr = score_thr
         self.topk = topk
         weights = load_weights(checkpoint)
         cfg = resolve(config, options, tested=weights.spec)
         init_default_scope(cfg.get("default_scope") or "mmengine")
+        if scale is not None:
+            set_scale(cfg, scale)
         model = dict(cfg.model)
         if cfg.get("data_preprocessor") is not None:
             # As Runner does.
@@ -160,20 +166,56 @@ class ConfigPredictor:
         known = [source["classes"] for source in sources if source and source.get("classes")]
         known += [label_set(dataset["labels"]).names] if dataset.get("labels") else []
         self.names = readable_names(weights.spec.label_names or next(iter(known), ()))
+        steps = [type_name(step) for step in dataset.get("pipeline", ()) if not type_name(step).startswith("Load")]
+        self.by_windows = hasattr(self.model, "strips") and steps == ["PackSegmentation"]
         self.prepare = _preparation(dataset)
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
+        self.label_type = np.int16 if self.by_windows and self.model.head.num_classes > 256 else np.uint8
+        self.key = f"{cfg.model} {sum(float(values.double().sum()) for values in self.model.state_dict().values())}"
+        self.device = device
         self.model.to(device).eval()
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
         """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
         prepared = [self.prepare(to_rgb(image)) for image in images]
+        self._note_shrinking(images[0], prepared[0]["inputs"])
         # In a batch of several sizes, padding would change what attention sees of an image.
         equal = len({sample["inputs"].shape for sample in prepared}) == 1
         batches = [prepared] if equal else [[sample] for sample in prepared]
         found = [sample for batch in batches for sample in self.model.test_step(self.collate(batch))]
         return [result_of(sample, self.names, self.score_thr, self.topk) for sample in found]
+
+    def _note_shrinking(self, image: Image.Image, seen: Tensor) -> None:
+        height, width = seen.shape[-2:]
+        if hasattr(self.model, "strips") and 4 * height * width < image.height * image.width:
+            sizes = f"{image.width} x {image.height} pixels is seen at {width} x {height}"
+            note = f"An image of {sizes}, the size of the config's test; --scale 1 shows all pixels."
+            self.notes += [note] * (not any("--scale" in known for known in self.notes))
+
+    @torch.inference_mode()
+    def strips(self, image: Any, first: int = 0) -> Iterator[np.ndarray]:
+        """Yield the classes of the rows of an image, in strips `[n, W]` from row `first` on; needs `by_windows`.
+
+        image: of Pillow, or a `TiffImage`, whose windows are read when they are seen.
+        """
+        pixels = _Pixels(image, self.model.data_preprocessor.normalise, self.device)
+        for rows in self.model.strips(pixels, image.size[::-1], first, progress=True):
+            yield rows.cpu().numpy()
+
+
+class _Pixels:
+    """An image of which windows `[:, rows, columns]` are normalised tensors `[3, h, w]`."""
+
+    def __init__(self, image: Any, normalise: Callable[[Tensor], Tensor], device: torch.device | str) -> None:
+        self.shape = (3, *image.size[::-1])
+        self.image, self.normalise, self.device = image, normalise, device
+
+    def __getitem__(self, place: tuple[slice, slice, slice]) -> Tensor:
+        _, rows, columns = place
+        box = (columns.start, rows.start, columns.stop, rows.stop)
+        return self.normalise(pil_to_tensor(to_rgb(self.image.crop(box))).to(self.device))
 
 
 def _preparation(dataset: dict[str, Any]) -> Callable[[Image.Image], dict[str, Any]]:
@@ -215,6 +257,7 @@ def load_predictor(
     score_thr: float = 0.3,
     device: str | None = None,
     options: dict | None = None,
+    scale: float | None = None,
     **shared: Any,
 ) -> Predictor:
     """Return the `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
@@ -224,8 +267,8 @@ def load_predictor(
     """
     if (model is None) == (config is None):
         raise ValueError("Give either --model, or --config and --checkpoint.")
-    if model is not None and options:
-        raise ValueError(f"--cfg-options must come with --config, got --model {model}.")
+    if model is not None and (options or scale is not None):
+        raise ValueError(f"--cfg-options and --scale must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
         raise ValueError(f"--checkpoint must be given with --config {config}.")
     if shared.get("topk", 1) < 1:
@@ -234,4 +277,4 @@ def load_predictor(
     require_device(shared["device"])
     if model is not None:
         return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
-    return ConfigPredictor(config, checkpoint, score_thr=score_thr, options=options, **shared)
+    return ConfigPredictor(config, checkpoint, score_thr=score_thr, options=options, scale=scale, **shared)

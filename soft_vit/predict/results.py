@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.data.coco_masks import encode_masks
-from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation
+from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation, pixel_counts
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Instances:
 
 @dataclass(frozen=True)
 class ClassMap:
-    """A class for each pixel. classes: int64 `[H, W]`. names: of all classes."""
+    """A class for each pixel. classes: integers `[H, W]`. names: of all classes."""
 
     task: ClassVar[str] = "segmentation"
 
@@ -74,7 +74,7 @@ class ClassMap:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the pixels of each class as JSON values, the most frequent class first."""
-        counts = np.bincount(self.classes.ravel())
+        counts = pixel_counts(self.classes, len(self.names))
         present = sorted(np.flatnonzero(counts).tolist(), key=lambda index: -counts[index])
         shares = counts / self.classes.size
         return [
@@ -108,13 +108,18 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
     """
     if "pred_sem_seg" in sample:
         classes = _array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64)
-        return ClassMap(classes, [_name(names, index) for index in range(max(len(names), classes.max() + 1))])
+        return class_map(classes, names)
     if "pred_instances" in sample:
         return _instances(sample.pred_instances, names, score_thr)
     if "pred_score" in sample:
         return ranked_classes(sample.pred_score, names, topk)
     known = "pred_score, pred_instances or pred_sem_seg"
     raise ValueError(f"The model must predict {known}, got {', '.join(sample.keys())}.")
+
+
+def class_map(classes: np.ndarray, names: Sequence[str]) -> ClassMap:
+    """Return classes `[H, W]` with the names of all."""
+    return ClassMap(classes, [_name(names, index) for index in range(max(len(names), int(classes.max()) + 1))])
 
 
 def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:

@@ -3,7 +3,7 @@
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -143,6 +143,47 @@ def test_results_are_on_disk_while_the_run_goes_on(photos, tmp_path, monkeypatch
     model = Brightness(0, lambda: seen.append((tmp_path / "out/predictions.json").exists()))
     predict_files([photos], lambda: model, tmp_path / "out", batch_size=3)
     assert seen == [False, True, True]
+
+
+class Rows(Brightness):
+    """Predicts whether a pixel is bright, seven rows at a time; `then` interrupts it before the row `after`."""
+
+    by_windows, label_type, key, names = True, np.uint8, "rows", ["dark", "bright"]
+
+    def strips(self, image: Image.Image, first: int = 0) -> Iterator[np.ndarray]:
+        for row in range(first, image.size[1], 7):
+            if self.after is not None and row >= self.after:
+                self.then()
+            self.batches.append(row)
+            strip = image.crop((0, row, image.size[0], min(row + 7, image.size[1])))
+            yield (np.asarray(strip)[..., 0] > 127).astype(np.uint8)
+
+
+def test_a_killed_run_continues_with_the_next_row(tmp_path):
+    Image.fromarray(pixels := np.random.default_rng(0).integers(0, 255, (40, 30, 3), np.uint8)).save(tmp_path / "a.png")
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    first, other, second = Rows(21, stop), Rows(14, stop), Rows()
+    other.key = "other"
+    for model, code in ((first, 130), (other, 130), (second, 0)):
+        outcome = predict_files([tmp_path / "a.png"], lambda model=model: model, tmp_path / "out", draw=False)
+        assert outcome.exit_code == code
+        # A part of a row.
+        for part in (tmp_path / "out").glob(".*.part"):
+            part.write_bytes(part.read_bytes() + b"1")
+    assert (first.batches, other.batches, second.batches) == ([0, 7, 14], [0, 7], [21, 28, 35])
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "out/a.png.classes.png")), pixels[..., 0] > 127)
+
+
+def test_more_pixels_than_pillow_allows_are_read_if_they_fit_into_memory(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 9)
+    for free, count in ((2**30, 7), (99, 0)):
+        monkeypatch.setattr("soft_vit.predict.predict.free_memory", lambda free=free: free)
+        outcome = predict_files([photos], Brightness, tmp_path / str(free), draw=False)
+        assert len(outcome.results["images"]) == count
+    assert Image.MAX_IMAGE_PIXELS == 9
 
 
 class Halves(Brightness):

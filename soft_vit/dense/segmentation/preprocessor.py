@@ -48,7 +48,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
-        images = [(in_bytes(image) - self.mean).div_(self.std) for image in data["inputs"]]
+        images = [self.normalise(image) for image in data["inputs"]]
         samples = data.get("data_samples")
         if not training:
             return {"inputs": images, "data_samples": samples}
@@ -60,6 +60,10 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         if self.windows is not None:
             inputs, samples = self._cut(inputs, samples)
         return {"inputs": inputs, "data_samples": samples}
+
+    def normalise(self, image: Tensor) -> Tensor:
+        """Return the image `[3, H, W]` as the network sees it."""
+        return (in_bytes(image) - self.mean).div_(self.std)
 
     def _cut(self, inputs: Tensor, samples: list[BaseDataElement]) -> tuple[Tensor, list[BaseDataElement]]:
         """Return windows of images `[B, 3, H, W]`, each with a sample of its labels."""

@@ -4,10 +4,13 @@ Letters: B images, C classes, H and W height and width.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from mmengine.logging import print_log
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, PixelData
 from timm.layers import to_2tuple
@@ -17,8 +20,10 @@ from torch.nn import functional as F
 from soft_vit.data.label_maps import IGNORED
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation.decoders import DECODERS, EfficientViTDecoder, FCNHead, PixelClassifier
+from soft_vit.dense.windows import Patch, Window, class_rows, windows_of
 from soft_vit.models.efficientvit import EfficientViTSeg
 from soft_vit.ops.numerics import check_choice
+from soft_vit.probe.cost import free_memory, image_memory
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.adapter import Adapter
 
@@ -26,8 +31,8 @@ from soft_vit.weights.adapter import Adapter
 AXES = {"horizontal": -1, "vertical": -2}
 # The coarsest map of a backbone has stride 32 and must not be empty.
 _MIN_SIDE = 32
-# Windows in one batch of a sliding test.
-_WINDOWS_AT_ONCE = 4
+# Images with more pixels are large: the memory of one pass is estimated first.
+_LARGE = 2**21
 
 
 @register(MODELS)
@@ -41,10 +46,12 @@ class TimmSegmentor(BaseModel):
     class_weight: positive weight of each class in the losses, which are weighted means over the pixels; None weights
     all equally.
 
-    test_cfg: mode "whole", or "slide" with crop_size and stride (H, W), which averages the scores of overlapping
-    windows; a stride in (0, 1) is a share of crop_size. scales, flip: test-time augmentation: sizes relative to the
-    image's, and mirroring, left to right for True or along all subsets of a list of "horizontal" and "vertical"; class
-    probabilities are averaged.
+    test_cfg: mode "whole", or "slide" with crop_size and stride (H, W), by default two thirds of crop_size; a stride in
+    (0, 1) is a share of it. The scores of overlapping windows are averaged with weights that fall towards a window's
+    borders, see `soft_vit.dense.windows.hann`. "whole" takes windows too if an image has more than two megapixels, and
+    one pass would take more memory than is free. scales, flip: test-time augmentation: sizes relative to the image's,
+    and mirroring, left to right for True or along all subsets of a list of "horizontal" and "vertical"; class
+    probabilities are averaged. With one scale, the network sees the image at that size.
 
     Raises ValueError for an unknown decoder, mode or direction, for maps that the decoder or `auxiliary` cannot take,
     for another number of weights than classes, and for a stride above crop_size.
@@ -123,15 +130,13 @@ class TimmSegmentor(BaseModel):
         names = {"neck.**": "decoder.**", "head.*": "head.conv.*", "**": "backbone.body.model.**"}
         return Adapter(names).from_released(network.adapter.from_released(state))
 
-    def scores(self, images: Tensor, size: Sequence[int] | None = None) -> Tensor:
-        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`.
+    def scores(self, images: Tensor) -> Tensor:
+        """Turn images `[B, 3, H, W]` of any size into float32 scores `[B, C, H, W]`."""
+        return self._at_pixels(self._map(images), images.shape[-2:])
 
-        size: the size of scores that are resized bicubically, unless images are padded.
-        """
-        scores, own_size = self.head(self.decoder(self.backbone(self._pad(images)))), images.shape[-2:]
-        if size and self.decoder.resize_mode == "bicubic" and self._padded(own_size) == list(own_size):
-            return self._resize(scores, size)
-        return self._at_pixels(scores, own_size)
+    def _map(self, images: Tensor) -> Tensor:
+        """Return the scores `[B, C, h, w]` of padded images, in the resolution of the decoder."""
+        return self.head(self.decoder(self.backbone(self._pad(images))))
 
     def loss(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the mean cross entropy over the labelled pixels; labels: `[B, H, W]`, 255 where unlabelled."""
@@ -163,53 +168,81 @@ class TimmSegmentor(BaseModel):
         return F.pad(images, (0, padded[1] - width, 0, padded[0] - height))
 
     def _at_pixels(self, scores: Tensor, size: Sequence[int]) -> Tensor:
-        """Return scores `[B, C, h, w]` of padded images, resized and cut to the images' size (H, W)."""
-        return self._resize(scores, self._padded(size))[..., : size[0], : size[1]]
+        """Return scores `[B, C, h, w]` of padded images, in float32, resized and cut to the images' size (H, W)."""
+        options = {"mode": self.decoder.resize_mode, "align_corners": False}
+        return F.interpolate(scores.float(), size=self._padded(size), **options)[..., : size[0], : size[1]]
 
-    def _resize(self, scores: Tensor, size: Sequence[int]) -> Tensor:
-        """Return scores `[B, C, h, w]` as float32 `[B, C, *size]`."""
-        return F.interpolate(scores.float(), size=size, mode=self.decoder.resize_mode, align_corners=False)
-
-    @torch.no_grad()
     def predict(self, image: Tensor, sample: BaseDataElement) -> BaseDataElement:
         """Add the classes of an image `[3, H, W]` to its sample, at its `ori_shape`."""
-        size = sample.metainfo.get("ori_shape", image.shape[-2:])
-        scores = [self._scores_of_view(image[None], size, *view) for view in self._views()]
-        if len(scores) > 1:
-            scores = [score.softmax(1) for score in scores]
-        sample.pred_sem_seg = PixelData(data=sum(scores).argmax(1))
+        strips = self.strips(image, sample.metainfo.get("ori_shape", image.shape[-2:]))
+        sample.pred_sem_seg = PixelData(data=torch.cat([*strips])[None].long())
         return sample
 
-    def _views(self) -> Iterator[tuple[float, tuple[int, ...]]]:
-        """Return each scale with each set of axes to mirror."""
-        axes = [AXES[direction] for direction in self.test_cfg["flip"]]
-        sets = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
-        return itertools.product(self.test_cfg["scales"], sets)
+    @torch.no_grad()
+    def strips(self, image: Any, size: Sequence[int], first: int = 0, progress: bool = False) -> Iterator[Tensor]:
+        """Yield the classes of the rows of an image, in strips `[n, W]`, see `soft_vit.dense.windows.class_rows`.
 
-    def _scores_of_view(self, image: Tensor, size: tuple[int, int], scale: float, mirrored: tuple[int, ...]) -> Tensor:
-        """Return scores `[1, C, *size]` of an image `[1, 3, H, W]` at a scale, mirrored along some axes."""
-        if scale != 1:
-            seen = [max(round(side * scale), 1) for side in image.shape[-2:]]
-            image = F.interpolate(image, size=seen, mode="bilinear", align_corners=False, antialias=True)
-        image = image.flip(mirrored)
-        if self.test_cfg["mode"] == "slide":
-            scores = slide(self.scores, image, self.test_cfg["crop_size"], self.test_cfg["stride"])
-        else:
-            scores = self.scores(image, size)
-        return self._resize(scores.flip(mirrored), size)
+        image: normalised, `[3, h, w]`, or an object with that shape that returns the pixels of `image[:, rows,
+        columns]`. size: (H, W) of the result.
+        """
+        windows, device = self._windows(image.shape[-2:]), self.head.conv.weight.device
+        look, count = partial(self._look, image), self.head.num_classes
+        options = {"first": first, "progress": progress, "device": device}
+        yield from class_rows(windows, look, image.shape[-2:], size, count, **options)
+
+    def _windows(self, size: Sequence[int]) -> list[Window]:
+        """Return the windows of an image (H, W) from top to bottom; in one pass, the image at each scale."""
+        options, pixels = self.test_cfg, size[0] * size[1]
+        scales, crop, step = (options[name] for name in ("scales", "crop_size", "stride"))
+        single = windows_of(size, size, size)[0]
+        parts = []
+        for scale in scales:
+            sides, steps = ([max(round(side / scale), 1) for side in sides] for sides in (crop, step))
+            parts += windows_of(size, sides, steps, scale)
+        parts = sorted(parts, key=lambda window: (window.rows.start, window.scale, window.columns.start))
+        if options["mode"] == "slide":
+            return parts
+        if pixels > _LARGE:
+            device = self.head.conv.weight.device
+            needed, free = image_memory(self._map, int(pixels * max(scales) ** 2), device), free_memory(device)
+            about = f"one pass takes about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free."
+            how = f"in {len(parts)} windows" if needed > free else "as a whole"
+            print_log(f"An image of {size[1]} x {size[0]} pixels is seen {how}: {about}", "current")
+            if needed > free:
+                return parts
+        return [single._replace(scale=scale) for scale in scales]
+
+    def _look(self, image: Any, windows: Sequence[Window]) -> list[Patch]:
+        """Return the scores of windows of one kind; with several views, sums of probabilities over mirrored ones."""
+        images = torch.stack([image[:, window.rows, window.columns] for window in windows])
+        if (scale := windows[0].scale) != 1:
+            size = [max(round(side * scale), 1) for side in images.shape[-2:]]
+            images = F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+        axes = [AXES[direction] for direction in self.test_cfg["flip"]]
+        views = [chosen for count in range(len(axes) + 1) for chosen in itertools.combinations(axes, count)]
+        size, sums = images.shape[-2:], [0.0] * len(windows)
+        for mirrored in views:
+            maps = self._map(images.flip(mirrored)).float()
+            if len(views) * len(self.test_cfg["scales"]) > 1:
+                maps = maps.softmax(1)
+            shares = zip(maps.shape[-2:], size, self._padded(size), strict=True)
+            extent = tuple(side * own / padded for side, own, padded in shares)
+            patches = [Patch(*pair, extent, self.decoder.resize_mode) for pair in zip(windows, maps, strict=True)]
+            sums = [total + patch.mirrored(mirrored) for total, patch in zip(sums, patches, strict=True)]
+        return [replace(patch, scores=total) for patch, total in zip(patches, sums, strict=True)]
 
 
 def _test_options(
     mode: str = "whole",
     crop_size: int | Sequence[int] = (512, 512),
-    stride: float | Sequence[int] | None = None,
+    stride: float | Sequence[int] = 2 / 3,
     scales: float | Sequence[float] = (1.0,),
     flip: bool | str | Sequence[str] = False,
 ) -> dict[str, Any]:
-    """Return the options of a test in one form; stride: by default crop_size, a float is a share of it."""
+    """Return the options of a test in one form; a float as stride is a share of crop_size."""
     check_choice("test_cfg.mode", mode, ("whole", "slide"))
     crop = to_2tuple(crop_size)
-    step = tuple(int(side * stride) for side in crop) if isinstance(stride, float) else to_2tuple(stride or crop)
+    step = tuple(int(side * stride) for side in crop) if isinstance(stride, float) else to_2tuple(stride)
     if step[0] > crop[0] or step[1] > crop[1]:
         raise ValueError(f"test_cfg.stride must be at most crop_size {crop}, got {step}.")
     directions = ("horizontal",) * flip if isinstance(flip, bool) else (flip,) if isinstance(flip, str) else flip
@@ -217,28 +250,3 @@ def _test_options(
         raise ValueError(f"test_cfg.flip must be True, False or of {', '.join(AXES)}, got {flip}.")
     scales = scales if isinstance(scales, Sequence) else (scales,)
     return {"mode": mode, "crop_size": crop, "stride": step, "scales": scales, "flip": directions}
-
-
-def slide(
-    network: Callable[[Tensor], Tensor], image: Tensor, crop_size: tuple[int, int], stride: tuple[int, int]
-) -> Tensor:
-    """Return scores `[1, C, H, W]` of an image `[1, 3, H, W]`, each pixel's mean over its windows.
-
-    network: windows `[B, 3, h, w]` to scores `[B, C, h, w]`. The last window of a row or column ends at the border. All
-    have one size: the crop, or the image's where the image is smaller.
-    """
-    total, count = None, image.new_zeros(image.shape[-2:])
-    sides = []
-    for length, crop, step in zip(count.shape, crop_size, stride, strict=True):
-        last = max(length - crop, 0)
-        sides.append([slice(start, start + crop) for start in sorted({*range(0, last, step), last})])
-    places = list(itertools.product(*sides))
-    for begin in range(0, len(places), _WINDOWS_AT_ONCE):
-        group = places[begin : begin + _WINDOWS_AT_ONCE]
-        scores = network(torch.cat([image[(..., *place)] for place in group]))
-        if total is None:
-            total = scores.new_zeros(1, scores.shape[1], *image.shape[-2:])
-        for place, score in zip(group, scores, strict=True):
-            total[(0, ..., *place)] += score
-            count[place] += 1
-    return total / count

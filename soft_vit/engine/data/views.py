@@ -88,6 +88,22 @@ def _preprocessors(cfg: Config) -> list[dict[str, Any]]:
     return [preprocessor for preprocessor in places if preprocessor is not None]
 
 
+def set_scale(cfg: Config, scale: float) -> None:
+    """Make the segmentor of a config see test images at a share of their own resolution, in place.
+
+    The share replaces the size of `SegResize`, and multiplies the scales of `test_cfg`. Raises ValueError for another
+    model, and for a share that is not positive.
+    """
+    if type_name(cfg.model) != "TimmSegmentor" or not scale > 0:
+        raise ValueError(f"scale must be above 0 and for a TimmSegmentor, got {scale} for {type_name(cfg.model)}.")
+    options = dict(cfg.model.get("test_cfg") or {})
+    scales = options.get("scales", 1.0)
+    options["scales"] = [scale * one for one in (scales if isinstance(scales, Sequence) else [scales])]
+    cfg.model.test_cfg = options
+    for dataset in shown_datasets(cfg):
+        dataset.pipeline = [step for step in dataset.pipeline if type_name(step) != "SegResize"]
+
+
 def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[int]:
     """Set the test data of a config, in place, to a folder with a folder of images for each class.
 
