@@ -16,7 +16,7 @@ def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.de
     """Return the indices `[G]` of all prefix tokens, then of those at the centres of the cells of global_grid."""
     P, feat_size = layout.num_prefix_tokens, layout.grid_size
     rows, columns = (
-        torch.tensor([(2 * i + 1) * length // (2 * count) for i in range(count)], device=device)
+        (2 * torch.arange(count, device=device) + 1) * length // (2 * count)
         for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
     )
     positions = (rows[:, None] * feat_size[1] + columns).flatten()

@@ -1,6 +1,7 @@
 """Runs that continue where they stopped: a JSON file for each result, with its command, machine and CPU time."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results" / "real"
+EVERY = 30.0
+"""Seconds after which a clock notes its time."""
 
 
 @contextmanager
@@ -22,11 +25,25 @@ def cpu_clock(folder: Path) -> Iterator[Callable[[], float]]:
     def minutes() -> float:
         return before + (time.process_time() - began) / 60
 
+    def note() -> None:
+        write_atomically(path, f"{minutes()}".encode())
+
+    folder.mkdir(parents=True, exist_ok=True)
+    ended = threading.Event()
+
+    def note_often() -> None:
+        # A run may be killed without notice.
+        while not ended.wait(EVERY):
+            note()
+
+    thread = threading.Thread(target=note_often, daemon=True)
+    thread.start()
     try:
         yield minutes
     finally:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, f"{minutes()}".encode())
+        ended.set()
+        thread.join()
+        note()
 
 
 def save(part: str, name: str, result: dict[str, Any], command: str, out: Path = RESULTS) -> None:

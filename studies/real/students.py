@@ -105,6 +105,7 @@ FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
+    "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
     "linear_224": second("linear_300", (300, 75), **FULL),
 }

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -237,3 +238,8 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
         os.kill(os.getpid(), signal.SIGTERM)
     with runs.cpu_clock(root / "state") as minutes:
         assert minutes() > float((root / "state" / "cpu_minutes").read_text()) >= 0
+    # And so does that of a run that is killed.
+    monkeypatch.setattr(runs, "EVERY", 0.01)
+    with runs.cpu_clock(root / "killed"):
+        while not (root / "killed" / "cpu_minutes").exists():
+            time.sleep(0.01)
