@@ -153,6 +153,7 @@ class Desk:
             shard.addfile(tarfile.TarInfo("1.cls"))
         torch.save({name: torch.zeros(shape) for name, shape in released_shapes().items()}, folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
+        timm.models.save_for_hf(timm.create_model("soft_pico"), folder / "pretrained", safe_serialization=True)
         torch.save(zeros("efficientvit_seg_b1_ade20k"), folder / "efficientvit_seg_b1_ade20k.pt")
 
     def run(self, command: str) -> None:

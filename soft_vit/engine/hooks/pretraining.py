@@ -110,7 +110,8 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
                 pictures = [
                     cell for i in range(min(SHOWN, len(x))) for cell in _masked(model, x[i, None], masks[i, None])
                 ]
-    captions = ["image", "masked", "predicted"] * (len(pictures) // 3)
+    first = "image" if model.teacher is None else "features"
+    captions = [first, "masked", "predicted"] * (len(pictures) // 3)
     picture_grid(pictures, captions, columns=6).save(folder / "masked.png")
     found = F.normalize(torch.cat(features), dim=-1)
     near = (found @ found.mT).topk(min(NEIGHBOURS + 1, len(samples)), dim=1)
@@ -135,7 +136,7 @@ last steps of training. It is the mean absolute error where the mask is.
 ![Loss by step](curve.png)
 
 ## Masked images
-Image, masked image, and prediction where the mask is.
+{"The" if model.teacher is None else "Of a teacher, the"} {first}, the masked image, and the prediction.
 
 ![Masked images](masked.png)
 
