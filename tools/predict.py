@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--bits", type=int, help="of the values in images of 16 bits, such as 12")
     add_device_option(parser)
     add_scale_option(parser)
+    parser.add_argument("--tiles", type=int, metavar="PIXELS", help="side of the tiles that a detector sees")
+    parser.add_argument("--overlap", type=float, default=0.2, help="of tiles, as a share of their side")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of a classifier's images")
     add_config_options(parser)
     arguments = parser.arguments(argv)

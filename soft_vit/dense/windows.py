@@ -1,6 +1,6 @@
-"""Large images in overlapping windows: where they lie, and how their scores are blended.
+"""Large images in overlapping windows: where they lie, how their scores are blended, and their boxes merged.
 
-Letters: C classes, h and w height and width of a map, n rows and m columns of pixels.
+Letters: C classes, h and w height and width of a map, n rows and m columns of pixels; N boxes, T tiles.
 """
 
 import itertools
@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 # Windows that a network sees at once.
 _AT_ONCE = 4
+# Boxes of two tiles with at least this overlap, in what both tiles see, are of one object.
+_SAME_OBJECT = 0.5
+# A box that ends so close to the border of its tile, as a share of the tile's side, may be cut by it.
+_AT_BORDER = 0.03
 # Of the sums of scores in a strip of rows.
 _STRIP_BYTES = 2**27
 
@@ -160,3 +165,44 @@ def class_rows(
             for patch in live:
                 patch.add_to(total, rows, x, seen)
             yield total.argmax(0).to(torch.uint8 if count <= 256 else torch.int16)
+
+
+def merge_boxes(
+    tiles: np.ndarray, owners: np.ndarray, boxes: np.ndarray, scores: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Return the indices of one box for each object, the highest score first.
+
+    tiles: `[T, 4]` and boxes: `[N, 4]`, as (x0, y0, x1, y1) in pixels of the image. owners: tile of each box.
+
+    As in NMS, a box is left out if a better one of its class is of the same object, by intersection over union. Only
+    boxes of different tiles are compared, and only where both tiles see the image, so that a part of an object and the
+    whole agree. A box that a border of its tile cuts comes after whole ones, and within another tile is left to that
+    one.
+    """
+    low, high = tiles[:, :2], tiles[:, 2:]
+    margin = _AT_BORDER * (high - low).max()
+    # Corners inside of which nothing is cut; at the image's borders, everywhere.
+    inner = np.hstack([np.where(low > 0, low + margin, -np.inf), np.where(high < high.max(0), high - margin, np.inf)])
+    fits = (boxes[:, None, :2] >= inner[:, :2]).all(2) & (boxes[:, None, 2:] <= inner[:, 2:]).all(2)
+    cut = ~fits[np.arange(len(boxes)), owners]
+    order = np.lexsort((-scores, cut))
+    order = order[~(cut & fits.any(1))[order]]
+    first = np.ones(len(boxes), bool)
+    for place, index in enumerate(order):
+        others = order[:place]
+        others = others[(labels[others] == labels[index]) & (owners[others] != owners[index])]
+        common = _intersection(tiles[owners[index]], tiles[owners[others]])
+        one, many = _intersection(boxes[index], common), _intersection(boxes[others], common)
+        shared = _area(_intersection(one, many))
+        both = _area(one) + _area(many) - shared
+        first[index] = not ((shared > 0) & (shared >= _SAME_OBJECT * both)).any()
+    kept = order[first[order]]
+    return kept[np.argsort(-scores[kept], kind="stable")]
+
+
+def _intersection(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])], axis=-1)
+
+
+def _area(boxes: np.ndarray) -> np.ndarray:
+    return (boxes[..., 2:] - boxes[..., :2]).clip(0).prod(-1)

@@ -119,7 +119,7 @@ def predict_files(
                     entry["predictions"] = found.entries()
                     results["task"] = found.task
                     results["images"].append(entry)
-                    if _by_windows(predictor):
+                    if _by_strips(predictor):
                         _part(out, predictor, item).unlink()
                 notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
@@ -134,6 +134,10 @@ def predict_files(
 
 def _by_windows(predictor: Predictor) -> bool:
     return getattr(predictor, "by_windows", False)
+
+
+def _by_strips(predictor: Predictor) -> bool:
+    return getattr(predictor, "label_type", None) is not None
 
 
 def _open(predictor: Predictor, item: Input, bits: int | None) -> Any:
@@ -183,7 +187,7 @@ def _predict_batch(
     for items in ([*images], *([item] for item in images)):
         if any(item not in found for item in items):
             try:
-                if _by_windows(predictor):
+                if _by_strips(predictor):
                     results = [_predict_strips(predictor, images[item], _part(out, predictor, item)) for item in items]
                 else:
                     results = predictor([images[item] for item in items])

@@ -15,9 +15,11 @@ from PIL import Image
 from timm.data import ImageNetInfo, create_transform
 from torch import Tensor
 from torchvision.transforms.v2.functional import pil_to_tensor
+from tqdm import tqdm
 
 from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED, label_set
+from soft_vit.dense.windows import merge_boxes, windows_of
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
@@ -25,7 +27,7 @@ from soft_vit.engine.hooks.weights import fit_image_size
 from soft_vit.engine.models.notes import cfg_of_config
 from soft_vit.engine.models.timm_model import create_timm_model, timm_network
 from soft_vit.models.base import require_known
-from soft_vit.predict.results import RankedClasses, Result, ranked_classes, result_of
+from soft_vit.predict.results import Instances, RankedClasses, Result, class_name, ranked_classes, result_of
 from soft_vit.probe.load import require_device
 from soft_vit.weights.build import model_of_file
 from soft_vit.weights.load import load_into
@@ -112,10 +114,12 @@ class ConfigPredictor:
     A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images in pixels, by
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
     of the config by dotted name. Class names come from the checkpoint, else from the config's test data. scale: a
-    segmentor sees images at this share of their own resolution, instead of the size of the config's test.
+    segmentor sees images at this share of their own resolution, instead of the size of the config's test. tiles: a
+    detector sees images in tiles of this side, in pixels; overlap: share of the side from 0 to 1, without 1. Objects in
+    the overlap are merged, see `soft_vit.dense.windows.merge_boxes`, and masks are left out.
 
-    by_windows: whether images are seen in their own resolution, so that windows of them can be read. label_type: the
-    NumPy type of the classes of `strips`. key: text that tells the model and its test from others.
+    by_windows: whether windows of images are read, which are seen in their own resolution. label_type: the NumPy type
+    of the classes of `strips`, None without them. key: text that tells the model and its test from others.
     notes: a sentence for each change of the weights. Raises ValueError or FileNotFoundError for a config or a file that
     cannot be used.
     """
@@ -131,7 +135,12 @@ class ConfigPredictor:
         device: str | torch.device = "cpu",
         options: dict | None = None,
         scale: float | None = None,
+        tiles: int | None = None,
+        overlap: float = 0.2,
     ) -> None:
+        if tiles is not None and not (tiles > 0 and 0 <= overlap < 1):
+            raise ValueError(f"tiles must be above 0, and overlap in [0, 1), got {tiles} and {overlap}.")
+        self.tiles, self.overlap = tiles, overlap
         self.score_thr = score_thr
         self.topk = topk
         weights = load_weights(checkpoint)
@@ -157,6 +166,8 @@ class ConfigPredictor:
         # How its images are prepared, in timm's terms, as far as the config determines it.
         self.data = cfg_of_config(cfg)
         network = timm_network(self.model)
+        if tiles is not None and (network is not None or hasattr(self.model, "strips")):
+            raise ValueError(f"tiles must be left out for other models than detectors, got {tiles}.")
         if img_size is not None and network is None:
             raise ValueError(f"img_size must be left out for other models than classifiers of timm, got {img_size}.")
         if img_size is not None:
@@ -167,11 +178,12 @@ class ConfigPredictor:
         known += [label_set(dataset["labels"]).names] if dataset.get("labels") else []
         self.names = readable_names(weights.spec.label_names or next(iter(known), ()))
         steps = [type_name(step) for step in dataset.get("pipeline", ()) if not type_name(step).startswith("Load")]
-        self.by_windows = hasattr(self.model, "strips") and steps == ["PackSegmentation"]
+        strips = hasattr(self.model, "strips") and steps == ["PackSegmentation"]
+        self.by_windows = strips or tiles is not None
         self.prepare = _preparation(dataset)
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
-        self.label_type = np.int16 if self.by_windows and self.model.head.num_classes > 256 else np.uint8
+        self.label_type = (np.int16 if self.model.head.num_classes > 256 else np.uint8) if strips else None
         self.key = f"{cfg.model} {sum(float(values.double().sum()) for values in self.model.state_dict().values())}"
         self.device = device
         self.model.to(device).eval()
@@ -179,6 +191,9 @@ class ConfigPredictor:
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[Result]:
         """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
+        return self._predict(images) if self.tiles is None else [self._over_tiles(image) for image in images]
+
+    def _predict(self, images: Sequence[Image.Image]) -> list[Result]:
         prepared = [self.prepare(to_rgb(image)) for image in images]
         self._note_shrinking(images[0], prepared[0]["inputs"])
         # In a batch of several sizes, padding would change what attention sees of an image.
@@ -186,6 +201,25 @@ class ConfigPredictor:
         batches = [prepared] if equal else [[sample] for sample in prepared]
         found = [sample for batch in batches for sample in self.model.test_step(self.collate(batch))]
         return [result_of(sample, self.names, self.score_thr, self.topk) for sample in found]
+
+    def _over_tiles(self, image: Any) -> Instances:
+        """Return the objects of an image of Pillow, or of a `TiffImage`."""
+        step = max(round(self.tiles * (1 - self.overlap)), 1)
+        windows = windows_of(image.size[::-1], [self.tiles] * 2, [step] * 2)
+        tiles = [(columns.start, rows.start, columns.stop, rows.stop) for rows, columns, _ in windows]
+        bar = tqdm(tiles, unit="tile", leave=False, disable=None)
+        found = [result for tile in bar for result in self._predict([image.crop(tile)])]
+        corners = np.array(tiles, float)
+        boxes = np.concatenate([one.boxes + np.tile(corners[i, :2], 2) for i, one in enumerate(found)])
+        owners = np.repeat(np.arange(len(tiles)), [len(one.labels) for one in found])
+        scores, labels = (
+            np.array([value for one in found for value in getattr(one, name)]) for name in ("scores", "labels")
+        )
+        kept = merge_boxes(corners, owners, boxes, scores, labels)
+        labels = labels[kept].tolist()
+        return Instances(
+            boxes[kept], labels, [class_name(self.names, label) for label in labels], scores[kept].tolist()
+        )
 
     def _note_shrinking(self, image: Image.Image, seen: Tensor) -> None:
         height, width = seen.shape[-2:]
@@ -258,6 +292,8 @@ def load_predictor(
     device: str | None = None,
     options: dict | None = None,
     scale: float | None = None,
+    tiles: int | None = None,
+    overlap: float = 0.2,
     **shared: Any,
 ) -> Predictor:
     """Return the `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
@@ -267,8 +303,8 @@ def load_predictor(
     """
     if (model is None) == (config is None):
         raise ValueError("Give either --model, or --config and --checkpoint.")
-    if model is not None and (options or scale is not None):
-        raise ValueError(f"--cfg-options and --scale must come with --config, got --model {model}.")
+    if model is not None and (options or scale is not None or tiles is not None):
+        raise ValueError(f"--cfg-options, --scale and --tiles must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
         raise ValueError(f"--checkpoint must be given with --config {config}.")
     if shared.get("topk", 1) < 1:
@@ -277,4 +313,6 @@ def load_predictor(
     require_device(shared["device"])
     if model is not None:
         return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
-    return ConfigPredictor(config, checkpoint, score_thr=score_thr, options=options, scale=scale, **shared)
+    return ConfigPredictor(
+        config, checkpoint, score_thr=score_thr, options=options, scale=scale, tiles=tiles, overlap=overlap, **shared
+    )

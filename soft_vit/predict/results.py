@@ -96,7 +96,7 @@ def ranked_classes(scores: Tensor, names: Sequence[str], topk: int) -> RankedCla
         raise ValueError("The scores of the model must not be NaN; its training diverged.")
     best = scores.float().cpu().topk(min(topk, len(scores)))
     indices = best.indices.tolist()
-    return RankedClasses(indices, [_name(names, index) for index in indices], best.values.tolist())
+    return RankedClasses(indices, [class_name(names, index) for index in indices], best.values.tolist())
 
 
 def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 0.3, topk: int = 5) -> Result:
@@ -119,7 +119,7 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
 
 def class_map(classes: np.ndarray, names: Sequence[str]) -> ClassMap:
     """Return classes `[H, W]` with the names of all."""
-    return ClassMap(classes, [_name(names, index) for index in range(max(len(names), int(classes.max()) + 1))])
+    return ClassMap(classes, [class_name(names, index) for index in range(max(len(names), int(classes.max()) + 1))])
 
 
 def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:
@@ -132,13 +132,14 @@ def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:
     return Instances(
         boxes=boxes[order],
         labels=labels,
-        names=[_name(names, label) for label in labels],
+        names=[class_name(names, label) for label in labels],
         scores=scores[order].tolist(),
         masks=_array(found.masks)[order].astype(bool) if "masks" in found else None,
     )
 
 
-def _name(names: Sequence[str], index: int) -> str:
+def class_name(names: Sequence[str], index: int) -> str:
+    """Return the name of a class, or its number where it has none."""
     return names[index] if index < len(names) else f"class {index}"
 
 

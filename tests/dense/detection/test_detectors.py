@@ -1,7 +1,9 @@
 """torchvision's detectors under MMEngine's interface."""
 
 import copy
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from engine.runs import NARROW
@@ -9,6 +11,7 @@ from mmengine.structures import BaseDataElement, InstanceData
 from models.zoo.families import SMALL as FAMILIES
 
 from soft_vit.dense.detection import TorchvisionMaskRCNN, TorchvisionRetinaNet
+from soft_vit.predict import ConfigPredictor, Instances
 
 SIZE = (70, 101)
 SMALL = {
@@ -157,3 +160,34 @@ MISTAKES += [({"sizes": [16, 32]}, "5 levels"), ({"sizes": [[16, 20], 32, 64, 12
 def test_mistakes_are_refused_in_one_sentence(small_detector, options, message):
     with pytest.raises(ValueError, match=message):
         small_detector(**options)
+
+
+class CutBoxes(ConfigPredictor):
+    """Finds what a tile shows of true boxes `[n, 4]` of one class; an image is its own tile."""
+
+    def __init__(self, boxes: np.ndarray, tiles: int, overlap: float) -> None:
+        self.boxes, self.tiles, self.overlap, self.names = boxes, tiles, overlap, ["box"]
+
+    def _predict(self, tiles):
+        (tile,) = np.array(tiles, float)
+        seen = np.hstack([np.maximum(self.boxes[:, :2], tile[:2]), np.minimum(self.boxes[:, 2:], tile[2:])])
+        seen = seen[(seen[:, 2:] - seen[:, :2] > 1).all(1)] - np.tile(tile[:2], 2)
+        # The smallest parts have the highest scores.
+        scores = 1 / (1 + (seen[:, 2:] - seen[:, :2]).prod(1))
+        return [Instances(seen, [0] * len(seen), ["box"] * len(seen), scores.tolist())]
+
+
+@pytest.mark.parametrize(("tiles", "overlap"), [(128, 0.4), (200, 0.25), (128, 0.0), (900, 0.2)])
+def test_objects_over_tiles_are_found_once_and_whole(tiles, overlap):
+    """Also inside of others; without any overlap, every part is an object."""
+    stream, corners = np.random.default_rng(0), np.stack(np.mgrid[0:8, 0:6], -1).reshape(-1, 2) * 100.0
+    low = corners + stream.uniform(0, 20, corners.shape)
+    outer = np.hstack([low, low + stream.uniform(20, min(tiles * (overlap - 0.06), 75) if overlap else 75, low.shape)])
+    inner = np.hstack([low + 3, low + 10])
+    boxes = np.vstack([outer, inner])
+    image = SimpleNamespace(size=(800, 600), crop=lambda tile: tile)
+    found = CutBoxes(boxes, tiles, overlap)._over_tiles(image)
+    assert found.scores == sorted(found.scores, reverse=True)
+    if overlap:
+        assert np.array_equal(np.unique(found.boxes, axis=0), np.unique(boxes, axis=0))
+    assert (len(found.boxes) == len(boxes)) == bool(overlap)
