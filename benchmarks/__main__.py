@@ -26,6 +26,7 @@ COMMANDS = {
     "packed": "benchmarks.packed",
     "memory": "benchmarks.memory",
     "resolution": "benchmarks.resolution",
+    "large": "benchmarks.large",
     "data": "benchmarks.data",
     "deploy": "benchmarks.deploy",
     "atlas": "benchmarks.atlas.measure",

@@ -84,6 +84,7 @@ ENDS_IN = {
     "python -m benchmarks memory": ("benchmarks.memory.measure_savings", {"plain": 1}),
     "python -m benchmarks deploy": ("benchmarks.deploy.measure_deploy", ([], {})),
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
+    "python -m benchmarks large": ("benchmarks.large.measure_large", []),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
     "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
