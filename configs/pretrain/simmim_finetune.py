@@ -7,7 +7,6 @@
 _base_ = ["../_base_/default_runtime.py", "../_base_/imagenet.py", "../_base_/recipe.py"]
 
 model = dict(model_name="soft_plus_tiny")
-load_from = "work_dirs/simmim/model.safetensors"
 
 train_cfg = dict(max_epochs=100)
 optim_wrapper = dict(
