@@ -168,10 +168,10 @@ def test_sigterm_keeps_the_results_so_far(exit_code, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     decoded = []
 
-    def decode_and_stop(data: bytes, **options) -> Image.Image:
+    def decode_and_stop(data: bytes, *args, **options) -> Image.Image:
         if decoded:
             os.kill(os.getpid(), signal.SIGTERM)
-        decoded.append(decode_image(data, **options))
+        decoded.append(decode_image(data, *args, **options))
         return decoded[-1]
 
     monkeypatch.setattr(predict, "decode_image", decode_and_stop)
