@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import deploy
+from benchmarks import deploy, large
 from benchmarks.atlas.table import read_table
 from benchmarks.published import published
 from docs.generate.cost import cost_curves
@@ -84,6 +84,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/deploy.md": lambda: [deploy.rates_table(deploy.read_rows(path)) for path in RESULTS.glob("deploy_cpu.csv")],
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
+    "docs/large.md": lambda: [large.large_table(deploy.read_rows(path)) for path in RESULTS.glob("large_cpu.csv")],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
     "docs/use.md": lambda: [places_table()],
     "docs/zoo_table.md": lambda: [models_table()],

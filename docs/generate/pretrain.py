@@ -18,7 +18,8 @@ INTRODUCTION = """
 ## What was measured
 Small pyramids learn Fashion-MNIST's 60,000 images, at 56 pixels, or 1,970 photos of solar cells, at 64 pixels, without
 labels. Then they learn some of them with labels. From scratch, a pyramid takes as many steps with these labels, or as
-many steps as both have. Accuracies are those of test images, of one seed, or a mean with the range over seeds."""
+many steps as both have. Accuracies are those of test images, of one seed, or a mean with the range over seeds.
+The 600 steps without labels gained nothing in these short runs: without them, the labelled steps alone do as well."""
 
 
 def _groups(results: Results) -> dict[tuple[str, str, str], dict[str, list[float]]]:
