@@ -184,7 +184,8 @@ class ConfigPredictor:
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
         self.label_type = (np.int16 if self.model.head.num_classes > 256 else np.uint8) if strips else None
-        self.key = f"{cfg.model} {sum(float(values.double().sum()) for values in self.model.state_dict().values())}"
+        state = self.model.state_dict().values() if strips else ()
+        self.key = f"{cfg.model} {sum(float(values.double().sum()) for values in state)}"
         self.device = device
         self.model.to(device).eval()
 

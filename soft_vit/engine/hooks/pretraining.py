@@ -86,7 +86,9 @@ class ProgressBarHook(Hook):
         self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=hidden)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        self._bar.set_postfix_str(f"loss {(outputs or {})['loss'].item():.3f}", refresh=False)
+        # Reading the loss waits for a GPU.
+        if batch_idx % 10 == 0:
+            self._bar.set_postfix_str(f"loss {(outputs or {})['loss'].item():.3f}", refresh=False)
         self._bar.update()
 
     def after_train(self, runner: Runner) -> None:
