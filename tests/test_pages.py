@@ -91,6 +91,7 @@ ENDS_IN = {
 }
 # Files that a command uses, and the beginning of the command that makes them.
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
+NEEDS |= {'"features/shape': "python tools/extract.py shape.png"}
 # The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
     r"tools/dist_train.sh (\S+) \d(?: --max-restarts \d)?": r"python tools/train.py \1",
@@ -247,6 +248,7 @@ def test_snippet(desk, name):
         return
     if "transformers" in code:
         pytest.importorskip("transformers")
+    desk.make_what_is_used_in(code)
     exec(code, {})
 
 
