@@ -8,10 +8,8 @@ A stopped run continues if its command is run again.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -21,31 +19,25 @@ from soft_vit.cli import ArgumentParser, add_device_option, add_model_options, c
 
 @command_line
 def main(argv: Sequence[str] | None = None) -> None:
-    from soft_vit.predict import TimmFeatures, extract_files
-    from soft_vit.probe.load import require_device
+    from soft_vit.predict.extract import FORMATS, TimmFeatures, extract_files
 
     parser = ArgumentParser(__doc__)
     add = parser.add_argument
-    what = "a file, an address, - for standard input, or a folder, whose images count at any depth"
-    add("given", nargs="+", metavar="IMAGE", help=what)
+    add("given", nargs="+", metavar="IMAGE", help="a file, an address, - for standard input, or a folder")
     add_model_options(parser)
     add("--out", default="features", metavar="FOLDER", help="for a file of each image")
-    add("--format", dest="file_format", default="safetensors", help="safetensors or npz")
+    add("--format", dest="file_format", default=FORMATS[0], choices=FORMATS, help="of the files")
     add("--tiles", type=int, metavar="PIXELS", help="side of the tiles that an image is cut into")
     add("--overlap", type=float, default=0.0, metavar="SHARE", help="of tiles, as a share of their side")
-    what = "side at which the model sees an image or a tile (default: the model's own)"
-    add("--img-size", type=int, metavar="PIXELS", help=what)
+    add("--img-size", type=int, metavar="PIXELS", help="side at which the model sees an image or a tile")
     add("--maps", action="store_true", help="write the last map instead of pooled features")
-    add("--batch-size", type=int, default=32, metavar="N", help="tiles or images at once")
+    add("--batch-size", type=int, default=32, metavar="N", help="tiles at once")
     add("--bits", type=int, help="of the values in images of 16 bits, such as 12")
     add_device_option(parser)
     arguments = parser.arguments(argv)
-    how = {name: arguments.pop(name) for name in ("given", "out", "file_format", "batch_size", "bits")}
-    require_device(arguments["device"])
-    # Clusters stop a job by SIGTERM. End as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    how = {name: arguments.pop(name) for name in ("given", "out", "file_format", "batch_size")}
     features = TimmFeatures(arguments.pop("model"), **arguments)
-    outcome = extract_files(**how, features=features, notify=partial(print, flush=True))
+    outcome = extract_files(**how, features=features, notify=print)
     print(outcome)
     sys.exit(outcome.exit_code)
 

@@ -35,25 +35,23 @@ def write_features(path: str | Path, arrays: Mapping[str, np.ndarray], made_with
     write_atomically(path, data)
 
 
-def read_features(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a file, and what they were made with, {} if it does not say so.
+def read_features(path: str | Path, *, only_note: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a file, {} with only_note, and what they were made with, {} if it does not say so.
 
-    Raises FileNotFoundError, and ValueError for another file and for one that was cut short. Pickles are not read.
+    Raises ValueError for another file, and for one that was cut short. Pickles are not read.
     """
     try:
         if Path(path).suffix == ".npz":
             with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            note = str(arrays.pop(_KEY, "{}"))
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+                note = str(file[_KEY]) if _KEY in file else "{}"
+                names = [name for name in file if name != _KEY]
+                tensors = {name: torch.from_numpy(file[name]) for name in names if not only_note}
         else:
             with safe_open(path, "pt") as file:
-                note = (file.metadata() or {}).get(_KEY, "{}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
-        tensors["features"]
+                note, names = (file.metadata() or {}).get(_KEY, "{}"), list(file.keys())
+                tensors = {name: file.get_tensor(name) for name in names if not only_note}
+        names.index("features")
         return tensors, json.loads(note)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"The file of features {path} does not exist.") from None
     except Exception as error:
         # Each format has errors of its own for a damaged file.
         raise ValueError(f"{path} must be a whole .safetensors or .npz with features ({one_line(error)}).") from error

@@ -1,6 +1,5 @@
-"""Predictions for images on disk: classes, boxes with masks, label maps; as JSON and drawn. Features as well."""
+"""Predictions for images on disk: classes, boxes with masks, label maps; as JSON and drawn."""
 
-from soft_vit.predict.extract import TimmFeatures, extract_files
 from soft_vit.predict.predict import Outcome, predict_files
 from soft_vit.predict.predictors import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.predict.results import ClassMap, Instances, RankedClasses, result_of
@@ -11,9 +10,7 @@ __all__ = [
     "Instances",
     "Outcome",
     "RankedClasses",
-    "TimmFeatures",
     "TimmPredictor",
-    "extract_files",
     "load_predictor",
     "predict_files",
     "result_of",

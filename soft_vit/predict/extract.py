@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from soft_vit.data.features import FORMATS, read_features, write_features
 from soft_vit.data.images import BadImage, named
-from soft_vit.dense.windows import windows_of
+from soft_vit.dense.windows import tiles_of
 from soft_vit.engine.models.masked import last_map
-from soft_vit.ops.numerics import check_choice
+from soft_vit.ops.numerics import at_least, check_choice
 from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
 from soft_vit.predict.predict import Outcome, append_rows, open_image, part_file
 from soft_vit.predict.predictors import TimmModel, sum_of_weights
@@ -30,7 +30,8 @@ class TimmFeatures(TimmModel):
 
     tiles: an image is seen in tiles of this side in pixels; overlap: share of the side from 0 to 1, without 1. Tiles,
     and images of maps, are stretched to the model's size, so that nothing of them is cropped. options: of `TimmModel`.
-    shape: of the features of one image.
+
+    made_with: what decides the features of an image. shape: of the features of a tile.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class TimmFeatures(TimmModel):
             raise ValueError(f"tiles must be above 0, and overlap in [0, 1), got {tiles} and {overlap}.")
         super().__init__(name, whole=maps or tiles is not None, **options)
         self.maps, self.tiles, self.overlap = maps, tiles, overlap
-        self.made_with = {"model": name, "maps": maps, "tiles": tiles, "overlap": overlap}
+        self.made_with = {"model": name, "maps": maps, "tiles": tiles, "overlap": overlap, "bits": self.bits}
         self.made_with |= {"checkpoint": str(options.get("checkpoint")), "transform": str(self.transform)}
         self.made_with["sum_of_weights"] = sum_of_weights(self.model)
-
+        self.key = repr(self.made_with)
         self.shape = tuple(self([Image.new("RGB", (8, 8))]).shape[1:])
 
     @torch.inference_mode()
@@ -53,13 +54,6 @@ class TimmFeatures(TimmModel):
             return last_map(self.model, x).float()
         return self.model.forward_head(self.model.forward_features(x), pre_logits=True).flatten(1).float()
 
-    def boxes(self, size: Sequence[int]) -> np.ndarray:
-        """Return x, y, width and height, `[N, 4]`, of the tiles of an image of size (H, W), or of the whole image."""
-        side = self.tiles or max(size)
-        step = max(round(side * (1 - self.overlap)), 1)
-        windows = windows_of(size, [side] * 2, [step] * 2)
-        return np.array([(x.start, y.start, x.stop - x.start, y.stop - y.start) for y, x, _ in windows])
-
 
 def extract_files(
     given: Sequence[str | Path],
@@ -68,13 +62,12 @@ def extract_files(
     *,
     file_format: str = "safetensors",
     batch_size: int = 32,
-    bits: int | None = None,
     notify: Callable[[str], object] = lambda line: None,
 ) -> Outcome:
     """Write a file of features for each image into a folder, see `soft_vit.data.features`.
 
-    given: see `find_inputs`. file_format: of `FORMATS`. batch_size: tiles that the model sees at once. bits: of the
-    values in images of 16 bits. notify: receives a line about each image. With tiles, TIFF files are read by window.
+    given: see `find_inputs`. file_format: of `FORMATS`. batch_size: tiles that the model sees at once. notify: receives
+    a line about each image. With tiles, TIFF files are read by window.
 
     A file holds `features` `[N, C]` or `[N, C, h, w]`, fp32, and `boxes`, int64 `[N, 4]`: x, y, width and height of
     each tile in the image's pixels. It notes the image and `features.made_with`. Finished files stay, and the same call
@@ -82,38 +75,33 @@ def extract_files(
 
     Raises ValueError for bad arguments, and for a finished file of other settings.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    at_least("batch_size", batch_size)
     check_choice("file_format", file_format, FORMATS)
     out, taken = Path(out).expanduser(), set[str]()
     inputs = find_inputs(given, out)
     paths = [out / free_name(item.name.with_name(f"{item.name.name}.{file_format}"), taken) for item in inputs]
-    notes = [_note(item, {**features.made_with, "bits": bits}) for item in inputs]
-    done = [_is_done(path, note) for path, note in zip(paths, notes, strict=True)]
+    notes = [_note(item, features.made_with) for item in inputs]
+    waiting = [job for job in zip(inputs, paths, notes, strict=True) if not _is_done(*job[1:])]
     out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"notes": features.notes, "images": [], "failed": []}
-    outcome = Outcome(out, len(inputs), results, done="have features")
-    try:
-        for item, path, note, is_done in zip(inputs, paths, notes, done, strict=True):
-            name, part = printable(item.source), part_file(out, repr(note), item)
-            line = "done before"
-            try:
-                if not is_done:
-                    with named(item):
-                        image = open_image(item, bits, features.tiles is not None)
-                    boxes = features.boxes(image.size[::-1])
-                    rows = _over_boxes(features, image, boxes, part, batch_size)
-                    write_features(path, {"features": rows, "boxes": boxes}, note)
-                    part.unlink()
-                    line = " x ".join(map(str, rows.shape))
-                results["images"].append(name)
-            except BadImage as error:
-                results["failed"].append(name)
-                line = f"failed, {one_line(error)}"
-            notify(f"{name}: {line}")
-    except KeyboardInterrupt:
-        outcome.interrupted = True
-    return outcome
+    results = {"notes": features.notes, "images": [note["image"] for note in notes], "failed": []}
+    for item, path, note in waiting:
+        try:
+            with named(item):
+                image = open_image(item, features.bits, features.tiles is not None)
+            corners = tiles_of(image.size[::-1], features.tiles or max(image.size), features.overlap)
+            part = part_file(out, features, item)
+            rows = _over_tiles(features, image, corners.tolist(), part, batch_size)
+        except BadImage as error:
+            results["images"].remove(note["image"])
+            results["failed"].append(note["image"])
+            line = f"failed, {one_line(error)}"
+        else:
+            boxes = np.hstack([corners[:, :2], corners[:, 2:] - corners[:, :2]])
+            write_features(path, {"features": rows, "boxes": boxes}, note)
+            part.unlink()
+            line = " x ".join(map(str, rows.shape))
+        notify(f"{note['image']}: {line}")
+    return Outcome(out, len(inputs), results, done="have features")
 
 
 def _note(item: Input, made_with: dict[str, Any]) -> dict[str, Any]:
@@ -126,27 +114,20 @@ def _note(item: Input, made_with: dict[str, Any]) -> dict[str, Any]:
 
 def _is_done(path: Path, note: dict[str, Any]) -> bool:
     """Return whether a file of features exists. Raises ValueError if it was made with anything else."""
-    if not path.exists():
-        return False
-    known = read_features(path)[1]
-    for name, value in note.items():
-        if known.get(name) != value:
-            what = f"must be made with {name}={value!r}, got {known.get(name)!r}"
-            raise ValueError(f"{path} {what}; remove it, or give another --out.")
-    return True
+    known = read_features(path, only_note=True)[1] if path.exists() else note
+    if others := [name for name, value in note.items() if known.get(name) != value]:
+        what = f"must be made with {others[0]}={note[others[0]]!r}, got {known.get(others[0])!r}"
+        raise ValueError(f"{path} {what}; remove it, or give another --out.")
+    return path.exists()
 
 
-def _over_boxes(features: TimmFeatures, image: Any, boxes: np.ndarray, part: Path, batch_size: int) -> np.ndarray:
-    """Return the features of parts of an image; those that are in a file already are not computed again."""
-    corners = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]).tolist()
+def _over_tiles(features: TimmFeatures, image: Any, tiles: list, part: Path, batch_size: int) -> np.ndarray:
+    """Return the features of the tiles of an image; those that are in a file already are not computed again."""
 
     def rows_from(done: int) -> Iterator[np.ndarray]:
-        hidden = None if len(corners) > 1 else True
-        with tqdm(total=len(corners), initial=done, unit="tile", leave=False, disable=hidden) as bar:
-            for start in range(done, len(corners), batch_size):
-                found = features([image.crop(box) for box in corners[start : start + batch_size]])
-                yield found.cpu().numpy()
-                bar.update(len(found))
+        batches = [tiles[start : start + batch_size] for start in range(done, len(tiles), batch_size)]
+        for batch in tqdm(batches, unit=f" x {batch_size} tiles", leave=False, disable=len(batches) < 2 or None):
+            yield features([image.crop(tile) for tile in batch]).cpu().numpy()
 
     append_rows(part, np.dtype((np.float32, features.shape)), rows_from)
-    return np.memmap(part, np.float32, "r", shape=(len(boxes), *features.shape))
+    return np.memmap(part, np.float32, "r", shape=(len(tiles), *features.shape))

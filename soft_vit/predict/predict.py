@@ -122,7 +122,7 @@ def predict_files(
                     results["task"] = found.task
                     results["images"].append(entry)
                     if _by_strips(predictor):
-                        _part(out, predictor, item).unlink()
+                        part_file(out, predictor, item).unlink()
                 notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
                 _write_json(out / RESULTS, results)
@@ -142,10 +142,6 @@ def _by_strips(predictor: Predictor) -> bool:
     return getattr(predictor, "label_type", None) is not None
 
 
-def _part(out: Path, predictor: Predictor, item: Input) -> Path:
-    return part_file(out, getattr(predictor, "key", ""), item)
-
-
 def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
     """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError."""
     if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in _TIFF:
@@ -156,12 +152,12 @@ def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
     return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits)
 
 
-def part_file(out: Path, key: str, item: Input) -> Path:
-    """Return the file of the rows of an image that are finished, whose name stands for the image and the key."""
+def part_file(out: Path, predictor: Any, item: Input) -> Path:
+    """Return the file of the rows of an image that are finished, whose name stands for the image and the model."""
     # What an address or a pipe gives may change from call to call.
     status = item.source.stat() if isinstance(item.source, Path) else None
     version = (status.st_size, status.st_mtime_ns) if status else os.getpid()
-    known = (key, os.path.abspath(item.source), version)
+    known = (getattr(predictor, "key", ""), os.path.abspath(item.source), version)
     return out / f".{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.part"
 
 
@@ -198,7 +194,7 @@ def _predict_batch(
         if any(item not in found for item in items):
             try:
                 if _by_strips(predictor):
-                    parts = [_part(out, predictor, item) for item in items]
+                    parts = [part_file(out, predictor, item) for item in items]
                     results = [
                         _predict_strips(predictor, images[item], part) for item, part in zip(items, parts, strict=True)
                     ]

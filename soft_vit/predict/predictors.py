@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED, label_set
-from soft_vit.dense.windows import merge_boxes, windows_of
+from soft_vit.dense.windows import merge_boxes, tiles_of
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
@@ -41,7 +41,7 @@ class TimmModel:
     checkpoint: a file of weights, which decide the number of classes; what it notes, such as the input size, the
     normalisation and options, overrides the model's own, see `ModelSpec`. pretrained: without a checkpoint, load
     the published weights; False keeps random ones. img_size: side of the images in pixels. whole: images are stretched
-    to that size, and not cropped.
+    to that size, and not cropped. bits: of the values in images of 16 bits.
 
     notes: a sentence for each change of the weights, and one if the checkpoint lacks the size or normalisation of its
     images.
@@ -56,8 +56,11 @@ class TimmModel:
         pretrained: bool = True,
         img_size: int | None = None,
         whole: bool = False,
+        bits: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
+        require_device(device)
+        self.bits = bits
         self.device = torch.device(device)
         self.notes: list[str] = []
         if checkpoint is None:
@@ -216,12 +219,10 @@ class ConfigPredictor:
 
     def _over_tiles(self, image: Any) -> Instances:
         """Return the objects of an image of Pillow, or of a `TiffImage`."""
-        step = max(round(self.tiles * (1 - self.overlap)), 1)
-        windows = windows_of(image.size[::-1], [self.tiles] * 2, [step] * 2)
-        tiles = [(columns.start, rows.start, columns.stop, rows.stop) for rows, columns, _ in windows]
-        bar = tqdm(tiles, unit="tile", leave=False, disable=None)
+        tiles = tiles_of(image.size[::-1], self.tiles, self.overlap)
+        bar = tqdm(tiles.tolist(), unit="tile", leave=False, disable=None)
         found = [result for tile in bar for result in self._predict([image.crop(tile)])]
-        corners = np.array(tiles, float)
+        corners = tiles.astype(float)
         boxes = np.concatenate([one.boxes + np.tile(corners[i, :2], 2) for i, one in enumerate(found)])
         owners = np.repeat(np.arange(len(tiles)), [len(one.labels) for one in found])
         scores, labels = (
