@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.mlp import Mlp, apply_in_chunks
-from soft_vit.ops.layout import FeatSize
 from soft_vit.ops.numerics import at_least
 
 DropPathMode = Literal["stochastic_depth", "dropout"]
@@ -95,6 +94,6 @@ class PreNormBlock(nn.Module):
         """Apply the MLP to tokens `[B, N, C]`, in mlp_chunks parts."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
-    def forward(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens, mask))
+    def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))
         return x + self.drop_path2(self.feed_forward(self.norm2(x)))

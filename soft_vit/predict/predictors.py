@@ -222,13 +222,12 @@ class ConfigPredictor:
         tiles = tiles_of(image.size[::-1], self.tiles, self.overlap)
         bar = tqdm(tiles.tolist(), unit="tile", leave=False, disable=None)
         found = [result for tile in bar for result in self._predict([image.crop(tile)])]
-        corners = tiles.astype(float)
-        boxes = np.concatenate([one.boxes + np.tile(corners[i, :2], 2) for i, one in enumerate(found)])
+        boxes = np.concatenate([one.boxes + np.tile(tiles[i, :2], 2) for i, one in enumerate(found)])
         owners = np.repeat(np.arange(len(tiles)), [len(one.labels) for one in found])
         scores, labels = (
             np.array([value for one in found for value in getattr(one, name)]) for name in ("scores", "labels")
         )
-        kept = merge_boxes(corners, owners, boxes, scores, labels)
+        kept = merge_boxes(tiles.astype(float), owners, boxes, scores, labels)
         labels = labels[kept].tolist()
         return Instances(
             boxes[kept], labels, [class_name(self.names, label) for label in labels], scores[kept].tolist()

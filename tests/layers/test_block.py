@@ -16,7 +16,7 @@ from soft_vit.layers.mlp import Mlp, apply_in_chunks
 
 
 class Doubling(nn.Module):
-    def forward(self, x, feat_size, num_prefix_tokens, mask=None):
+    def forward(self, x, feat_size, num_prefix_tokens):
         return 2 * x
 
 

@@ -48,9 +48,7 @@ class BagClassifier(BaseClassifier):
     ) -> None:
         super().__init__()
         if in_features is None or num_classes is None:
-            raise ValueError(
-                "data_root must be a CSV of bags (--cfg-options), which tells in_features and num_classes."
-            )
+            raise ValueError("data_root must be a CSV of bags (--cfg-options), or in_features and num_classes be set.")
         if attention is None and (options or pool == "token"):
             raise ValueError(f"attention must be a type for pool='token' and options, got None, {pool!r}, {options}.")
         self.num_classes, self.in_features = num_classes, in_features
@@ -79,7 +77,8 @@ class BagClassifier(BaseClassifier):
         # Some types take no mask.
         given = None if mask.all() else mask
         for block in self.blocks:
-            x = block(x, (N,), x.shape[1] - N, given)
+            x = x + block.attn(block.norm1(x), (N,), x.shape[1] - N, given)
+            x = x + block.feed_forward(block.norm2(x))
         x = self.norm(x)
         if self.token is not None:
             return x[:, 0]
@@ -96,9 +95,7 @@ class BagClassifier(BaseClassifier):
         for bag, sample in zip(inputs, data_samples or [{}] * len(inputs), strict=True):
             if bag.shape[1:] != (self.in_features,):
                 name = sample.get("file", "A bag")
-                raise ValueError(
-                    f"{name} must have features of width {self.in_features}, got shape {tuple(bag.shape)}."
-                )
+                raise ValueError(f"{name} must have features of width {self.in_features}, got {tuple(bag.shape)}.")
         features = (self.extract_feat(inputs),)
         if mode == "tensor":
             return self.head(features)
