@@ -55,7 +55,7 @@ def ask(
         cfg.num_classes = recorded or _main_process(cfg, _count_classes, cfg)
         share_num_classes(cfg, earlier)
     model = cfg.get("model") or {}
-    open_bags = type_name(model) == "BagClassifier" and None in (model.in_features, model.num_classes)
+    open_bags = type_name(model) == "BagClassifier" and None in (model.get("in_features"), model.get("num_classes"))
     if open_bags and (known := _main_process(cfg, _training_metainfo, cfg)):
         model.update(in_features=known["in_features"], num_classes=len(known["classes"]))
     if tested is None:

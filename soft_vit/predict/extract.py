@@ -41,8 +41,9 @@ class TimmFeatures(TimmModel):
             raise ValueError(f"tiles must be above 0, and overlap in [0, 1), got {tiles} and {overlap}.")
         super().__init__(name, whole=maps or tiles is not None, **options)
         self.maps, self.tiles, self.overlap = maps, tiles, overlap
-        self.made_with = {"model": name, "maps": maps, "tiles": tiles, "overlap": overlap, "bits": self.bits}
-        self.made_with |= {"checkpoint": str(options.get("checkpoint")), "transform": str(self.transform)}
+        file = options.get("checkpoint")
+        self.made_with = {"model": name, "checkpoint": file and str(file), "maps": maps, "tiles": tiles}
+        self.made_with |= {"overlap": overlap, "bits": self.bits, "transform": str(self.transform)}
         self.made_with["sum_of_weights"] = sum_of_weights(self.model)
         self.key = repr(self.made_with)
         self.shape = tuple(self([Image.new("RGB", (8, 8))]).shape[1:])

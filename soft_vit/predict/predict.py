@@ -18,7 +18,7 @@ from PIL import Image
 
 from soft_vit.data.images import decode_image
 from soft_vit.predict.drawing import class_colors, index_image
-from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
+from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
 from soft_vit.probe.cost import free_memory
@@ -31,8 +31,6 @@ RESULTS = "predictions.json"
 WRITE_EVERY = 20
 # Decoding takes so many bytes of memory for a pixel.
 _BYTES_OF_PIXEL = 9
-# Endings of files that are read by window.
-_TIFF = {".gtiff", ".ndpi", ".scn", ".svs", ".tif", ".tiff"}
 # Classes, objects or parts of an image in its line.
 _SHOWN = 5
 
@@ -144,7 +142,7 @@ def _by_strips(predictor: Predictor) -> bool:
 
 def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
     """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError."""
-    if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in _TIFF:
+    if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in TIFF:
         # Needs an extra.
         from soft_vit.data.tiff import TiffImage
 

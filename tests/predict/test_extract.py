@@ -47,12 +47,12 @@ class Stopped(TimmFeatures):
 
 def test_a_stopped_run_continues_with_the_next_tile_and_other_settings_are_refused(tmp_path):
     tifffile = pytest.importorskip("tifffile")
-    tifffile.imwrite(tmp_path / "a.tif", PIXELS, tile=(16, 32), photometric="rgb")
+    tifffile.imwrite(tmp_path / "a.svs", PIXELS, tile=(16, 32), photometric="rgb")
 
     def extract(kind: type, out: str, **options) -> bytes:
         features = kind("soft_pico", tiles=20, img_size=64, **options)
-        extract_files([tmp_path / "a.tif"], features, tmp_path / out, batch_size=4)
-        return (tmp_path / out / "a.tif.safetensors").read_bytes()
+        extract_files([tmp_path], features, tmp_path / out, batch_size=4)
+        return (tmp_path / out / "a.svs.safetensors").read_bytes()
 
     # One batch tells the shape, and two of five are done. A row is torn.
     with pytest.raises(KeyboardInterrupt):
@@ -65,6 +65,6 @@ def test_a_stopped_run_continues_with_the_next_tile_and_other_settings_are_refus
     assert not list((tmp_path / "out").glob(".*"))
     with pytest.raises(ValueError, match=r"overlap=0\.5"):
         extract(TimmFeatures, "out", overlap=0.5)
-    (tmp_path / "out" / "a.tif.safetensors").write_bytes(whole[:-1])
+    (tmp_path / "out" / "a.svs.safetensors").write_bytes(whole[:-1])
     with pytest.raises(ValueError, match="whole"):
         extract(TimmFeatures, "out")
