@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import deploy, large
 from benchmarks.atlas.table import read_table
 from benchmarks.published import published
+from docs.generate.bags import bags_table
 from docs.generate.cost import cost_curves
 from docs.generate.face import measured_table, runtimes_table
 from docs.generate.heat import scores_map
@@ -86,6 +87,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/index.md": lambda: [face_table()],
     "checkpoints/README.md": lambda: [readme_table(ENTRIES)],
     "docs/anywhere.md": lambda: [kinds_table()],
+    "docs/bags.md": lambda: [bags_table()] if runs.load("bags") else [],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
     "docs/deploy.md": lambda: [deploy.rates_table(deploy.read_rows(path)) for path in RESULTS.glob("deploy_cpu.csv")],
