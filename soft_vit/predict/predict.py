@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from soft_vit.data.images import decode_image
-from soft_vit.predict.drawing import class_colors, index_image
+from soft_vit.engine.drawing import class_colors, index_image
 from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
