@@ -47,7 +47,7 @@ class ImageTree(ReadingDataset):
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         if val_fraction:
-            self._samples = _part(self._samples, self.images.classes, val_fraction, held_out)
+            self._samples = split_samples(self._samples, self.images.classes, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
         super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
@@ -123,7 +123,7 @@ class TimmDataset(ReadingDataset):
         return self.pipeline({**info, "img": content})
 
 
-def _part(
+def split_samples(
     samples: list[tuple[StoredFile, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
 ) -> list[tuple[StoredFile, Any]]:
     """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
