@@ -8,5 +8,6 @@ from soft_vit.dense.detection.coco_ap import CocoAP
 from soft_vit.dense.detection.coco_images import CocoImages
 from soft_vit.dense.detection.mask_rcnn import TorchvisionMaskRCNN
 from soft_vit.dense.detection.retinanet import TorchvisionRetinaNet
+from soft_vit.dense.report import DenseReportHook
 
-__all__ = ["ClassNamesHook", "CocoAP", "CocoImages", "TorchvisionMaskRCNN", "TorchvisionRetinaNet"]
+__all__ = ["ClassNamesHook", "CocoAP", "CocoImages", "DenseReportHook", "TorchvisionMaskRCNN", "TorchvisionRetinaNet"]

@@ -65,12 +65,16 @@ class ReadingDataset(BaseDataset):
             try:
                 content = self.read(info)
             except BadImage:
-                self._bad[index] = 1
+                self.note_bad(index)
                 if not self.test_mode:
                     continue
                 content = self.substitute(info)
             return self.pack(info, content)
         raise ValueError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
+
+    def note_bad(self, index: int) -> None:
+        """Note that an image cannot be read."""
+        self._bad[index] = 1
 
     def bad_images(self) -> list[int]:
         """Return the indices of the images that this process and its workers failed to read so far."""
@@ -85,14 +89,14 @@ class ReadingDataset(BaseDataset):
         return f"image {index}: was unreadable before"
 
 
-def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
+def reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
     """Yield the data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
     if isinstance(dataset, ReadingDataset):
         yield dataset
         return
     inner = getattr(dataset, "dataset", None)
     for one in getattr(dataset, "datasets", ()) if inner is None else (inner,):
-        yield from _reading_datasets(one)
+        yield from reading_datasets(one)
 
 
 @register(HOOKS)
@@ -100,7 +104,8 @@ class BadImagesHook(Hook):
     """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
     max_share: largest share of the training images that may be unreadable, in [0, 1]; more raise ValueError. It is
-    checked every 100 iterations and at the end of each epoch.
+    checked before the first step, of the images that other hooks read, every 100 iterations, and at the end of each
+    epoch.
     """
 
     priority = "LOW"
@@ -110,6 +115,9 @@ class BadImagesHook(Hook):
         self.max_share = max_share
         # Indices of images, by split and number of the data set in it.
         self.named: dict[str, list[int]] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        self._look(runner, "train", self.max_share)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         if self.every_n_train_iters(runner, 100):
@@ -125,7 +133,7 @@ class BadImagesHook(Hook):
         self._look(runner, "test")
 
     def _look(self, runner: Runner, split: str, max_share: float | None = None) -> None:
-        datasets = _reading_datasets(getattr(runner, f"{split}_dataloader").dataset)
+        datasets = reading_datasets(getattr(runner, f"{split}_dataloader").dataset)
         for number, dataset in enumerate(datasets):
             named = set(self.named.get(f"{split} {number}", ()))
             # Ranks read different images, and all have to stop together.
@@ -138,4 +146,5 @@ class BadImagesHook(Hook):
             self.named[f"{split} {number}"] = sorted(bad)
             if max_share is not None and len(bad) > max_share * len(dataset):
                 share = f"a share of {max_share:g}"
-                raise ValueError(f"At most {share} of the images may be unreadable, got {len(bad)} of {len(dataset)}.")
+                what = f"At most {share} of the images may be unreadable (default_hooks.bad_images.max_share)"
+                raise ValueError(f"{what}, got {len(bad)} of {len(dataset)}.")
