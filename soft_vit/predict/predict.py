@@ -147,7 +147,8 @@ def _open(predictor: Predictor, item: Input, bits: int | None) -> Any:
         from soft_vit.data.tiff import TiffImage
 
         return TiffImage(item.source, bits)
-    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits)
+    upright = getattr(predictor, "upright", None)
+    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits, upright=upright)
 
 
 def _part(out: Path, predictor: Predictor, item: Input) -> Path:
