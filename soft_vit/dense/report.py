@@ -50,8 +50,8 @@ class DenseReportHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         examples: list[tuple[str, Image.Image]] = []
-        for dataset in reading_datasets(runner.train_dataloader.dataset) if is_main_process() else ():
-            if hasattr(dataset, "annotated"):
+        for dataset in reading_datasets(runner.train_dataloader.dataset):
+            if hasattr(dataset, "annotated") and is_main_process():
                 lines, shown = describe(dataset)
                 examples += shown
                 for line in lines:
@@ -91,20 +91,16 @@ def describe(dataset: ReadingDataset) -> tuple[list[str], list[tuple[str, Image.
     names = list(dataset.metainfo["classes"])
     sizes, counts, pictures = [], np.zeros(len(names) + 1, np.int64), []
     start = time.monotonic()
-    order = np.random.default_rng(0).permutation(len(dataset))[:READ].tolist()
-    for index in order:
-        info = dataset.get_data_info(index)
+    for index in np.random.default_rng(0).permutation(len(dataset))[:READ].tolist():
         try:
-            content = dataset.read(info)
+            name, image, found = dataset.annotated(dataset.get_data_info(index))
         except BadImage:
             dataset.note_bad(index)
         else:
-            found, image = dataset.annotated(info, content), content[0] if isinstance(content, tuple) else content
             sizes.append(image.size)
             if "classes" in found:
                 counts += pixel_counts(np.where(found["classes"] == IGNORED, len(names), found["classes"]), len(counts))
             if len(pictures) < EXAMPLES:
-                name = (info.get("entry") or info["files"][0])[0]
                 pictures.append((name, drawn(image, names, **found)))
         if time.monotonic() - start > SECONDS:
             break
@@ -125,34 +121,30 @@ def describe(dataset: ReadingDataset) -> tuple[list[str], list[tuple[str, Image.
 
 
 def _counted(names: Sequence[str], amounts: np.ndarray, form: Any) -> str:
-    """Return the most frequent classes with their amounts, and those without any, in words."""
+    """Return the classes with their amounts, the most frequent first, and those without any, in words."""
     order = np.argsort(-amounts, kind="stable").tolist()
-    shown = [f"{names[i]} {form(amounts[i])}" for i in order[:_NAMED_CLASSES] if amounts[i] > 0]
-    none = [names[i] for i in order if amounts[i] == 0]
-    more = [f"{len(names) - len(none) - len(shown)} other classes"] if len(names) - len(none) > len(shown) else []
-    without = [f"none of {', '.join(none[:_NAMED_CLASSES])}{' and others' * (len(none) > _NAMED_CLASSES)}"]
-    return ", ".join(shown + more + without * bool(none))
+    shown = _shortened([f"{names[i]} {form(amounts[i])}" for i in order if amounts[i]])
+    none = _shortened([names[i] for i in order if not amounts[i]])
+    return f"{shown}, none of {none}" if none else shown
 
 
-def drawn(
-    image: Image.Image,
-    names: Sequence[str],
-    classes: np.ndarray | None = None,
-    boxes: np.ndarray | None = None,
-    labels: Sequence[int] = (),
-    scores: Sequence[float] | None = None,
-    masks: np.ndarray | None = None,
-) -> Image.Image:
-    """Return a small picture of an image with its classes, or with its boxes, as `soft_vit.engine.drawing` takes them.
+def _shortened(words: Sequence[str]) -> str:
+    return ", ".join(words[:_NAMED_CLASSES]) + f" and {len(words) - _NAMED_CLASSES} others" * (
+        len(words) > _NAMED_CLASSES
+    )
 
-    classes: `[H, W]`, 255 where unlabelled, and boxes: `[n, 4]` in pixels of the image. labels: of the boxes.
+
+def drawn(image: Image.Image, names: Sequence[str], **found: Any) -> Image.Image:
+    """Return a small picture of an image with its classes, or with its objects.
+
+    names: of all classes. found: arguments of `draw_segmentation`, or of `draw_instances` without names.
     """
     picture = image.copy()
     picture.thumbnail((SIDE, SIDE))
-    if classes is not None:
-        return draw_segmentation(picture, classes, names)
-    boxes = np.asarray(boxes, np.float64).reshape(-1, 4) * picture.width / image.width
-    return draw_instances(picture, boxes, labels, [str(names[i]) for i in labels], scores, masks)
+    if "classes" in found:
+        return draw_segmentation(picture, found["classes"], names)
+    found["boxes"] = np.asarray(found["boxes"], np.float64).reshape(-1, 4) * picture.width / image.width
+    return draw_instances(picture, names=[str(names[i]) for i in found["labels"]], **found)
 
 
 def _truth(sample: BaseDataElement, meta: dict[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,7 @@ def test_parts_are_known_and_parameters_as_many_as_published(path):
     # Without the time and memory of initialising.
     with torch.device("meta"):
         # Some configs count the classes in the data.
-        count = cfg.model.num_classes or 2
-        model = MODELS.build({**cfg.model, "num_classes": count, "data_preprocessor": None})
+        model = MODELS.build({**cfg.model, "num_classes": cfg.model.num_classes or 2, "data_preprocessor": None})
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(1e6 * PUBLISHED.get(path.stem, count / 1e6), rel=0.03)
     if "1x_coco" in path.stem:

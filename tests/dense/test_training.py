@@ -13,7 +13,7 @@ import torch
 from engine.runs import scalars
 from mmengine.config import Config
 from mmengine.registry import DATASETS, init_default_scope
-from PIL import Image
+from PIL import ExifTags, Image
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
@@ -127,9 +127,9 @@ def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd
 # The configs for one's own folders: two paths are enough, from any working folder; runs show data and predictions.
 
 
+LOADING = ("num_workers", "persistent_workers", "dataset.upright")
 FEW_STEPS = {
-    **{f"{split}_dataloader.num_workers": 0 for split in ("train", "val", "test")},
-    **{f"{split}_dataloader.persistent_workers": False for split in ("train", "val", "test")},
+    **{f"{split}_dataloader.{key}": False for split in ("train", "val", "test") for key in LOADING},
     "train_dataloader.batch_size": 2,
     "model.backbone.model_name": "soft_plus_pico",
     "train_cfg.max_iters": 3,
@@ -144,12 +144,10 @@ OF_FOLDERS = {
     "segmentation/upernet_soft_plus_tiny_folder": (
         {"data_root": "ade/images/training", "ann_dir": "ade/annotations/training", "image_size": 64},
         {"model.decoder.channels": 16, "model.auxiliary.channels": 8},
-        "Pixels: value 1 ",
     ),
     "detection/retinanet_soft_plus_tiny_coco_file": (
         {"data_root": "coco/train2017", "ann_file": "coco/annotations/instances_train2017.json"},
         {"model.pyramid_channels": 16, "model.head_convs": 1, "model.min_size": 64, "model.score_thresh": 0.0},
-        "Boxes: ",
     ),
 }
 
@@ -157,16 +155,21 @@ OF_FOLDERS = {
 @pytest.mark.parametrize("name", OF_FOLDERS)
 def test_two_paths_start_a_run_whose_predictions_are_those_that_count(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    paths, options, shown = OF_FOLDERS[name]
-    make_tree(tmp_path / "ade", "ade", train=6, val=1, size=(64, 80), seed=3)
-    make_tree(tmp_path / "coco", "coco", train=6, val=1, size=(64, 80), seed=3)
+    paths, options = OF_FOLDERS[name]
+    task = paths["data_root"].partition("/")[0]
+    make_tree(tmp_path / task, task, train=6, val=1, size=(64, 80), seed=3)
+    for path in Path(paths["data_root"]).iterdir():
+        # Labels belong to the stored pixels.
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = 3
+        Image.open(path).copy().save(path, exif=exif)
     Path("own.py").write_text(f'_base_ = ["configs/{name}.py"]\n')
     options = {**FEW_STEPS, **paths, **options}
     run = train("own.py", options=options)
     first, *_ = capfd.readouterr().out.partition("(train)")
     assert first.count("\n") <= 25
     assert f"{6 - run.images} of 80 x 64 pixels" in first
-    assert shown in first
+    assert ("Boxes: " if "detection" in name else "Pixels: value 1 ") in first
     assert {"data.png", "predictions.png", "curve.png"} <= {path.name for path in Path("work_dirs/own").iterdir()}
 
     # What is tested are the averaged weights, as in a prediction.

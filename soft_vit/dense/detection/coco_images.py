@@ -24,7 +24,7 @@ from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.data.datasets import split_samples
+from soft_vit.engine.data.datasets import hold_out
 from soft_vit.engine.data.transforms import build_transform
 from soft_vit.registry import DATASETS, register
 
@@ -90,10 +90,7 @@ class CocoImages(ReadingDataset):
         self._entries = entries
         # The other part of the file has the same problems.
         self._logs = not held_out
-        if val_fraction:
-            # Without regard to classes.
-            one_class = [(image, 0) for image in self._annotations.images]
-            self._annotations.images = [image for image, _ in split_samples(one_class, ("",), val_fraction, held_out)]
+        self._annotations.images = hold_out(self._annotations.images, val_fraction, held_out)
         super().__init__(
             metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
             test_mode=test_mode,
@@ -131,11 +128,11 @@ class CocoImages(ReadingDataset):
         }
         self.left_out = [f"{reason} {count:,}" for reason, count in reasons.items() if count]
 
-    def annotated(self, info: dict, content: Image.Image) -> dict[str, Any]:
-        """Return the annotations of a training image as `soft_vit.dense.report.drawn` takes them."""
+    def annotated(self, info: dict) -> tuple[str, Image.Image, dict[str, Any]]:
+        """Return the name of a training image, the image and its objects, see `soft_vit.dense.report.drawn`."""
         masks = [decode_segmentation(one, *info["ori_shape"]) for one in info.get("segmentations", ())]
         found = {"boxes": info["boxes"], "labels": info["labels"].tolist()}
-        return {**found, "masks": np.stack(masks).astype(bool)} if masks else found
+        return info["entry"][0], self.read(info), found | ({"masks": np.stack(masks).astype(bool)} if masks else {})
 
     def number_like(self, classes: Sequence[str]) -> None:
         """Number the classes by their place in `classes`, which holds all of them."""

@@ -15,7 +15,7 @@ from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
-from soft_vit.engine.data.datasets import split_samples
+from soft_vit.engine.data.datasets import hold_out
 from soft_vit.registry import DATASETS, register
 
 
@@ -60,10 +60,8 @@ class LabelMapTree(ReadingDataset):
             )
         # The other part of the images has the same problems.
         self._logs = not held_out
-        if val_fraction and ann_dir is not None:
-            # Without regard to classes.
-            parts = split_samples([(pair, 0) for pair in self.maps.pairs], ("",), val_fraction, held_out)
-            self.maps.pairs = [pair for pair, _ in parts]
+        if ann_dir is not None:
+            self.maps.pairs = hold_out(self.maps.pairs, val_fraction, held_out)
         super().__init__(metainfo={"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
@@ -77,9 +75,10 @@ class LabelMapTree(ReadingDataset):
         """Return the image and its classes, uint8 `[H, W]`. Raises BadImage."""
         return self.maps.load(_entries(info), bits=self.bits, upright=self.upright)
 
-    def annotated(self, info: dict, content: tuple[Image.Image, np.ndarray]) -> dict[str, Any]:
-        """Return the annotations of an image as `soft_vit.dense.report.drawn` takes them."""
-        return {"classes": content[1]}
+    def annotated(self, info: dict) -> tuple[str, Image.Image, dict[str, Any]]:
+        """Return the name of an image, the image and its classes, see `soft_vit.dense.report.drawn`."""
+        image, classes = self.read(info)
+        return _entries(info)[0].name, image, {"classes": classes}
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return a black image with the label map. Raises ValueError if the label map cannot be used."""

@@ -47,7 +47,7 @@ class ImageTree(ReadingDataset):
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         if val_fraction:
-            self._samples = split_samples(self._samples, self.images.classes, val_fraction, held_out)
+            self._samples = _part(self._samples, self.images.classes, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
         super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
@@ -123,7 +123,13 @@ class TimmDataset(ReadingDataset):
         return self.pipeline({**info, "img": content})
 
 
-def split_samples(
+def hold_out(items: Sequence[Any], val_fraction: float, held_out: bool) -> list[Any]:
+    """Return the items that are held out, or the others, without regard to classes; all for a fraction of 0."""
+    pairs = [(item, 0) for item in items]
+    return [item for item, _ in (_part(pairs, ("",), val_fraction, held_out) if val_fraction else pairs)]
+
+
+def _part(
     samples: list[tuple[StoredFile, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
 ) -> list[tuple[StoredFile, Any]]:
     """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
