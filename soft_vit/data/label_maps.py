@@ -95,9 +95,7 @@ class LabelMaps:
                 table[list(self.values)] = range(len(self.values))
                 return table[values.astype(np.int32).clip(0, 256)]
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-            # Counting is much faster than sorting pixels.
-            present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
-            beyond = [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
+            beyond = [value for value in _present(values) if not (0 <= value <= last or value == IGNORED)]
             if beyond:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
                 raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
@@ -119,7 +117,7 @@ class LabelMaps:
         last, seen = len(self.classes), set()
         for _, entry in self.pairs[:: -(-len(self.pairs) // _SAMPLE)] if self.reduce_zero_label else ():
             with suppress(OSError, ValueError):
-                seen.update(np.unique(decode_label_map(self.maps.read(entry))).tolist())
+                seen.update(_present(decode_label_map(self.maps.read(entry))))
             if last in seen:
                 break
         shifted = f"Maps in {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
@@ -147,6 +145,11 @@ def decode_label_map(data: bytes) -> np.ndarray:
     if values.ndim != 2 or values.dtype.kind == "f":
         raise BadImage(f"it must have one integer per pixel, got shape {values.shape} of {values.dtype}")
     return values if values.dtype == np.uint8 else values.astype(np.int32)
+
+
+def _present(values: np.ndarray) -> list[int]:
+    # Counting is much faster than sorting pixels.
+    return (np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)).tolist()
 
 
 def find_label_maps(
@@ -211,7 +214,7 @@ def _values_in(files: tuple[Path, ...], changed: int) -> tuple[int, ...]:
     found, bad = set(), ""
     for file in files:
         try:
-            found.update(np.unique(decode_label_map(file.read_bytes())).tolist())
+            found.update(_present(decode_label_map(file.read_bytes())))
         except BadImage as error:
             bad = f" ({file.name}: {error})"
     values = tuple(sorted(found - {IGNORED} if found != {0, IGNORED} else found))

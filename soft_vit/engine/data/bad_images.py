@@ -16,6 +16,9 @@ from PIL import Image
 from soft_vit.data.images import BadImage
 from soft_vit.registry import HOOKS, register
 
+# Images that are logged with the reason at once; others by name.
+_REASONS = 5
+
 
 def require_data_root(data_root: str | None) -> None:
     """Raise FileNotFoundError unless there is a folder of images, or an archive, which not all data sets take."""
@@ -138,8 +141,11 @@ class BadImagesHook(Hook):
             named = set(self.named.get(f"{split} {number}", ()))
             # Ranks read different images, and all have to stop together.
             bad = named.union(*all_gather_object(dataset.bad_images()))
-            for index in sorted(bad - named):
-                runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
+            reasons = [dataset.why_bad(index) for index in sorted(bad - named)]
+            for reason in reasons[:_REASONS]:
+                runner.logger.warning(f"Unreadable image {reason}")
+            if others := ", ".join(reason.partition(": ")[0] for reason in reasons[_REASONS:]):
+                runner.logger.warning(f"Other unreadable images: {others}")
             if bad - named:
                 instead = "others take their places" if max_share is not None else "black ones take their places"
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
