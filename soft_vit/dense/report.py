@@ -88,9 +88,8 @@ class DenseReportHook(Hook):
 
 def describe(dataset: ReadingDataset) -> tuple[list[str], list[tuple[str, Image.Image]]]:
     """Return sentences about training data, and pictures of the first images that were read with their names."""
-    names = list(dataset.metainfo["classes"])
+    names, start = list(dataset.metainfo["classes"]), time.monotonic()
     sizes, counts, pictures = [], np.zeros(len(names) + 1, np.int64), []
-    start = time.monotonic()
     for index in np.random.default_rng(0).permutation(len(dataset))[:READ].tolist():
         try:
             name, image, found = dataset.annotated(dataset.get_data_info(index))
