@@ -1,2 +1,2 @@
-__version__ = "0.3.0"
+__version__ = "0.5.0"
 """Version of this release, also in `CITATION.cff` and `CHANGELOG.md`."""
