@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from soft_vit.data.images import decode_image
-from soft_vit.predict.drawing import class_colors, index_image
+from soft_vit.engine.drawing import class_colors, index_image
 from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
@@ -147,7 +147,8 @@ def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
         from soft_vit.data.tiff import TiffImage
 
         return TiffImage(item.source, bits)
-    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits)
+    upright = getattr(predictor, "upright", None)
+    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits, upright=upright)
 
 
 def part_file(out: Path, predictor: Any, item: Input) -> Path:

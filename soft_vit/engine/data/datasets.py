@@ -123,6 +123,12 @@ class TimmDataset(ReadingDataset):
         return self.pipeline({**info, "img": content})
 
 
+def hold_out(items: Sequence[Any], val_fraction: float, held_out: bool) -> list[Any]:
+    """Return the items that are held out, or the others, without regard to classes; all for a fraction of 0."""
+    pairs = [(item, 0) for item in items]
+    return [item for item, _ in (part_of(pairs, ("",), val_fraction, held_out) if val_fraction else pairs)]
+
+
 def part_of(
     samples: list[tuple[Any, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
 ) -> list[tuple[Any, Any]]:
