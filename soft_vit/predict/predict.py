@@ -140,14 +140,16 @@ def _by_strips(predictor: Predictor) -> bool:
     return getattr(predictor, "label_type", None) is not None
 
 
-def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
-    """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError."""
+def open_image(item: Input, bits: int | None, by_windows: bool, upright: bool | None = None) -> Any:
+    """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError.
+
+    upright: see `decode_image`.
+    """
     if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in TIFF:
         # Needs an extra.
         from soft_vit.data.tiff import TiffImage
 
         return TiffImage(item.source, bits)
-    upright = getattr(predictor, "upright", None)
     return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits, upright=upright)
 
 
@@ -185,7 +187,7 @@ def _predict_batch(
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = open_image(item, bits, _by_windows(predictor))
+            images[item] = open_image(item, bits, _by_windows(predictor), getattr(predictor, "upright", None))
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.
