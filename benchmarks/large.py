@@ -49,9 +49,14 @@ def measure_pass(name: str, height: int, width: int) -> dict[str, float | str]:
         start = time.process_time()
         model(torch.randn(1, 3, height, width))
         seconds = time.process_time() - start
-    # Linux's own mark of this program: that of `getrusage` begins with the size of the process that started it.
+    return {"seconds": seconds, "gigabytes": peak_gigabytes()}
+
+
+def peak_gigabytes() -> float:
+    """Return the most memory that this process has taken, on Linux."""
+    # The mark of `getrusage` begins with the size of the process that started this one.
     marks = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {"seconds": seconds, "gigabytes": int(marks["VmHWM"].split()[0]) * 1024 / 1e9}
+    return int(marks["VmHWM"].split()[0]) * 1024 / 1e9
 
 
 def measure_large(names: Sequence[str], megapixels: Sequence[float], *, max_seconds: int = 600) -> list[dict[str, Any]]:

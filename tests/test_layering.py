@@ -23,7 +23,7 @@ THIRD_PARTY = {
     "weights": {"torch", "timm", "numpy", "safetensors", "filelock", "gdown", "yaml", "tqdm", "huggingface_hub"},
     "models": {"torch", "timm"},
     "resume": {"torch", "numpy"},
-    "data": {"torch", "numpy", "PIL", "tqdm", "faster_coco_eval", "tifffile"},
+    "data": {"torch", "numpy", "PIL", "tqdm", "faster_coco_eval", "safetensors", "tifffile"},
 }
 
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))

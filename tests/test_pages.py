@@ -25,6 +25,7 @@ from PIL import Image
 from released import released_shapes
 
 from soft_vit.data import draw_shape
+from soft_vit.data.features import write_features
 from soft_vit.engine.config import resolve
 from soft_vit.models import identify
 
@@ -91,6 +92,7 @@ ENDS_IN = {
 }
 # Files that a command uses, and the beginning of the command that makes them.
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
+NEEDS |= {'"features/shape': "python tools/extract.py shape.png"}
 NEEDS["data/shapes_ade/"] = COCO.replace("coco", "ade")
 # The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
@@ -154,6 +156,9 @@ class Desk:
         with tarfile.open(folder / "images" / "train-0000.tar", "w") as shard:
             shard.add(folder / "images" / "train" / "cat" / "1.png", "1.png")
             shard.addfile(tarfile.TarInfo("1.cls"))
+        for name in "12":
+            write_features(folder / "features" / f"{name}.safetensors", {"features": torch.zeros(2, 3).numpy()}, {})
+        (folder / "bags.csv").write_text("file,label\nfeatures/1.safetensors,a\nfeatures/2.safetensors,b")
         torch.save({name: torch.zeros(shape) for name, shape in released_shapes().items()}, folder / "SOFT_Tiny.pth")
         torch.save(timm.create_model("soft_pico", num_classes=3).state_dict(), folder / "FILE")
         timm.models.save_for_hf(timm.create_model("soft_pico"), folder / "pretrained", safe_serialization=True)
@@ -249,6 +254,7 @@ def test_snippet(desk, name):
         return
     if "transformers" in code:
         pytest.importorskip("transformers")
+    desk.make_what_is_used_in(code)
     exec(code, {})
 
 

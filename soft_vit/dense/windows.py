@@ -49,6 +49,16 @@ def windows_of(size: Sequence[int], sides: Sequence[int], steps: Sequence[int], 
     return [Window(rows, columns, scale) for rows, columns in itertools.product(*ranges)]
 
 
+def tiles_of(size: Sequence[int], side: int, overlap: float) -> np.ndarray:
+    """Return the corners (x0, y0, x1, y1), `[T, 4]`, of square windows of an image (height, width).
+
+    overlap: of neighbours, as a share of the side, from 0 to 1, without 1.
+    """
+    step = max(round(side * (1 - overlap)), 1)
+    windows = windows_of(size, [side] * 2, [step] * 2)
+    return np.array([(x.start, y.start, x.stop, y.stop) for y, x, _ in windows])
+
+
 def hann(place: Tensor, at_start: bool, at_end: bool) -> Tensor:
     """Return the weights sin^2(pi place) of places from 0, where a window begins, to 1, where it ends.
 

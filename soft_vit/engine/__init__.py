@@ -24,6 +24,7 @@ mmpretrain.utils.dependency.WITH_MULTIMODAL = False
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.bad_images import BadImagesHook
+from soft_vit.engine.data.bags import BagDataset
 from soft_vit.engine.data.datasets import ImageTree, ShapesDataset, TimmDataset
 from soft_vit.engine.data.naflex import NaFlexDataPreprocessor, NaFlexDataset, OvalsDataset, TokenBudgetSampler
 from soft_vit.engine.data.preprocessor import RecipeDataPreprocessor
@@ -39,7 +40,8 @@ from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcesso
 from soft_vit.engine.hooks.summary import SummaryHook
 from soft_vit.engine.hooks.throughput import ThroughputHook
 from soft_vit.engine.hooks.weights import WeightsHook
-from soft_vit.engine.metrics import ClassificationMetric
+from soft_vit.engine.metrics import AreaUnderCurve, ClassificationMetric
+from soft_vit.engine.models.bags import BagClassifier
 from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.engine.models.distillation import DistillClassifier
 from soft_vit.engine.models.feature_redraw import FeatureRedrawHook

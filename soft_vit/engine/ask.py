@@ -55,6 +55,10 @@ def ask(
         recorded = tested and (tested.options.get("num_classes") or len(tested.label_names))
         cfg.num_classes = recorded or _main_process(cfg, _count_classes, cfg)
         share_num_classes(cfg, earlier)
+    model = cfg.get("model") or {}
+    open_bags = type_name(model) == "BagClassifier" and None in (model.get("in_features"), model.get("num_classes"))
+    if open_bags and (known := _main_process(cfg, _training_metainfo, cfg)):
+        model.update(in_features=known["in_features"], num_classes=len(known["classes"]))
     if tested is None:
         _choose_checkpoint(cfg, resume, notify)
         start = start_weights(cfg)
@@ -76,6 +80,15 @@ def _main_process(cfg: Config, function: Callable[..., Any], *args: Any) -> Any:
 
 def _count_classes(cfg: Config) -> int | None:
     """Return the number of classes that the training data names, or None as long as its folder is not given."""
+    known = _training_metainfo(cfg)
+    if known is None or known.get("classes"):
+        return known and len(known["classes"])
+    kind = type_name(cfg.train_dataloader.dataset)
+    raise ValueError(f"num_classes must be set for a {kind}, which does not name its classes.")
+
+
+def _training_metainfo(cfg: Config) -> Mapping[str, Any] | None:
+    """Return the metainfo of the training data, or None as long as its folder is not given."""
     dataset = copy.deepcopy((cfg.get("train_dataloader") or {}).get("dataset"))
     parts = list(datasets_in(dataset))
     if not parts or any(takes_data_root(one) and not one.get("data_root") for one in parts):
@@ -86,10 +99,7 @@ def _count_classes(cfg: Config) -> int | None:
             # Its names are known before its list of images is made.
             one["lazy_init"] = True
     with DefaultScope.overwrite_default_scope(cfg.get("default_scope") or "mmengine"):
-        classes = getattr(DATASETS.build(dataset), "metainfo", {}).get("classes")
-    if not classes:
-        raise ValueError(f"num_classes must be set for a {type_name(dataset)}, which does not name its classes.")
-    return len(classes)
+        return getattr(DATASETS.build(dataset), "metainfo", {})
 
 
 def _choose_checkpoint(cfg: Config, resume: str | None, notify: Callable[[str], None]) -> None:

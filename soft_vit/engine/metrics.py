@@ -1,4 +1,4 @@
-"""Accuracy, cross entropy and average precision of a classifier, exact in distributed runs too.
+"""Accuracy, cross entropy, average precision and ROC of a classifier, exact in distributed runs too.
 
 Letters: B images of a batch, C classes.
 """
@@ -101,6 +101,30 @@ class ClassificationMetric(BaseMetric):
         table = torch.bincount(pairs, minlength=int(count) ** 2).reshape(int(count), int(count))
         all_reduce(table)
         return table
+
+
+@register(METRICS)
+class AreaUnderCurve(BaseMetric):
+    """`roc/auc`: area under the ROC curve of each class against the others, a mean over classes that can be compared.
+
+    It is the share of pairs of a sample of the class and another one that the scores put in order; ties count half.
+    """
+
+    default_prefix = "roc"
+    names = ("roc/auc",)
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        self.results += [(sample["pred_score"].cpu(), int(sample["gt_label"])) for sample in data_samples]
+
+    def compute_metrics(self, results: list[tuple[Tensor, int]]) -> dict[str, float]:
+        scores, areas = torch.stack([score for score, _ in results]), []
+        labels = torch.tensor([label for _, label in results])
+        for label, score in enumerate(scores.T):
+            own, others = score[labels == label], score[labels != label].sort().values
+            if len(own) and len(others):
+                below = sum(torch.searchsorted(others, own, right=side).double().mean() for side in (False, True)) / 2
+                areas.append(float(below) / len(others))
+        return {"auc": sum(areas) / len(areas) if areas else float("nan")}
 
 
 @MMPRETRAIN_METRICS.register_module(force=True)

@@ -28,6 +28,25 @@ class AttentionPool(nn.Module):
         return (self.weights(x) * x).sum(dim=1)
 
 
+class GatedAttentionPool(AttentionPool):
+    """`AttentionPool` with `a = softmax_p(c^T (tanh(W h_p + b) * sigmoid(U h_p + d)))`, and with a mask.
+
+    Ilse et al. 2018, arXiv 1802.04712, Eq. 9, for bags of instances.
+    """
+
+    def __init__(self, dim: int, device=None, dtype=None) -> None:
+        super().__init__(dim, device, dtype)
+        self.gate = nn.Linear(dim, dim, device=device, dtype=dtype)
+
+    def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the weights `[B, P, 1]` of sources x `[B, P, C]`, 0 where mask `[B, P]` is False."""
+        scores = self.score(self.hidden(x).tanh() * self.gate(x).sigmoid())
+        return (scores if mask is None else scores.masked_fill(~mask[..., None], -torch.inf)).softmax(dim=1)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return (self.weights(x, mask) * x).sum(dim=1)
+
+
 class StageFusion(nn.Module):
     """Fuse the pooled features of all stages to one vector: project them to the last width, then use `AttentionPool`.
 

@@ -15,6 +15,9 @@ from soft_vit.data.images import is_image
 from soft_vit.text_tables import one_line
 from soft_vit.weights.fetch import IDLE_TIMEOUT
 
+TIFF = {".gtiff", ".ndpi", ".scn", ".svs", ".tif", ".tiff"}
+"""Endings of files that can be read by window."""
+
 
 class Input(NamedTuple):
     """An image: its path, its http address or `-`, and its path below the folder that named it."""
@@ -42,9 +45,9 @@ class Input(NamedTuple):
 def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
     """Return the images of files, addresses (http, https), standard input (`-`) and folders, each one once.
 
-    A file may have any name; of folders, at any depth, files with the ending of an image are taken. Files in `out`, the
-    folder of the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an empty one or
-    if no image is left.
+    A file may have any name; of folders, at any depth, files with the ending of an image or a slide are taken. Files in
+    `out`, the folder of the results, are left out. Raises FileNotFoundError for a missing path, and ValueError for an
+    empty one or if no image is left.
     """
     if "" in given:
         # Path("") is the working folder.
@@ -71,7 +74,7 @@ def _find(given: str) -> Iterator[Input]:
         yield Input(path, PurePosixPath(path.name))
         return
     for entry in FolderStorage(path, skip_loops=True).entries():
-        if is_image(entry.name):
+        if is_image(entry.name) or PurePosixPath(entry.name).suffix.lower() in TIFF:
             yield Input(path / entry.name, PurePosixPath(entry.name))
 
 

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 
 from soft_vit.data.images import decode_image
 from soft_vit.engine.drawing import class_colors, index_image
-from soft_vit.predict.inputs import Input, find_inputs, free_name, printable
+from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
 from soft_vit.probe.cost import free_memory
@@ -30,20 +31,19 @@ RESULTS = "predictions.json"
 WRITE_EVERY = 20
 # Decoding takes so many bytes of memory for a pixel.
 _BYTES_OF_PIXEL = 9
-# Endings of files that are read by window.
-_TIFF = {".gtiff", ".ndpi", ".scn", ".svs", ".tif", ".tiff"}
 # Classes, objects or parts of an image in its line.
 _SHOWN = 5
 
 
 @dataclass
 class Outcome:
-    """The outcome of `predict_files`: results has the content of `predictions.json`."""
+    """The outcome of `predict_files`: results has the content of `predictions.json`; done says what was done."""
 
     out: Path
     total: int
     results: dict[str, Any]
     interrupted: bool = False
+    done: str = "predicted"
 
     @property
     def exit_code(self) -> int:
@@ -53,7 +53,7 @@ class Outcome:
     def __str__(self) -> str:
         count = len(self.results["images"])
         lines = [f"Note: {note}" for note in self.results["notes"]]
-        lines.append(f"{'Interrupted: ' * self.interrupted}{count} of {self.total} images predicted.")
+        lines.append(f"{'Interrupted: ' * self.interrupted}{count} of {self.total} images {self.done}.")
         return "\n".join(lines + [f"Written: {self.out}"] * bool(count))
 
 
@@ -120,7 +120,7 @@ def predict_files(
                     results["task"] = found.task
                     results["images"].append(entry)
                     if _by_strips(predictor):
-                        _part(out, predictor, item).unlink()
+                        part_file(out, predictor, item).unlink()
                 notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
                 _write_json(out / RESULTS, results)
@@ -140,18 +140,20 @@ def _by_strips(predictor: Predictor) -> bool:
     return getattr(predictor, "label_type", None) is not None
 
 
-def _open(predictor: Predictor, item: Input, bits: int | None) -> Any:
-    """Return the image, of Pillow or a `TiffImage`. Raises OSError or ValueError."""
-    if _by_windows(predictor) and isinstance(item.source, Path) and item.source.suffix.lower() in _TIFF:
+def open_image(item: Input, bits: int | None, by_windows: bool, upright: bool | None = None) -> Any:
+    """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError.
+
+    upright: see `decode_image`.
+    """
+    if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in TIFF:
         # Needs an extra.
         from soft_vit.data.tiff import TiffImage
 
         return TiffImage(item.source, bits)
-    upright = getattr(predictor, "upright", None)
     return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits, upright=upright)
 
 
-def _part(out: Path, predictor: Predictor, item: Input) -> Path:
+def part_file(out: Path, predictor: Any, item: Input) -> Path:
     """Return the file of the rows of an image that are finished, whose name stands for the image and the model."""
     # What an address or a pipe gives may change from call to call.
     status = item.source.stat() if isinstance(item.source, Path) else None
@@ -163,14 +165,18 @@ def _part(out: Path, predictor: Predictor, item: Input) -> Path:
 def _predict_strips(predictor: Predictor, image: Any, part: Path) -> ClassMap:
     """Return the classes of an image, row by row; those that are in a file already are not predicted again."""
     width, height = image.size
-    row = np.dtype((predictor.label_type, width))
+    append_rows(part, np.dtype((predictor.label_type, width)), partial(predictor.strips, image))
+    return class_map(np.memmap(part, predictor.label_type, "r", shape=(height, width)), predictor.names)
+
+
+def append_rows(part: Path, row: np.dtype, rows_from: Callable[[int], Iterator[np.ndarray]]) -> None:
+    """Append to a file of whole rows what `rows_from(count)` yields, arrays of the rows after the count it holds."""
     with part.open("ab") as file:
         done = file.tell() // row.itemsize
         file.truncate(done * row.itemsize)
-        for rows in predictor.strips(image, done):
+        for rows in rows_from(done):
             file.write(rows.tobytes())
             file.flush()
-    return class_map(np.memmap(part, row.base, "r", shape=(height, width)), predictor.names)
 
 
 def _predict_batch(
@@ -181,7 +187,7 @@ def _predict_batch(
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = _open(predictor, item, bits)
+            images[item] = open_image(item, bits, _by_windows(predictor), getattr(predictor, "upright", None))
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.
@@ -189,7 +195,10 @@ def _predict_batch(
         if any(item not in found for item in items):
             try:
                 if _by_strips(predictor):
-                    results = [_predict_strips(predictor, images[item], _part(out, predictor, item)) for item in items]
+                    parts = [part_file(out, predictor, item) for item in items]
+                    results = [
+                        _predict_strips(predictor, images[item], part) for item, part in zip(items, parts, strict=True)
+                    ]
                 else:
                     results = predictor([images[item] for item in items])
                 found.update(zip(items, results, strict=True))

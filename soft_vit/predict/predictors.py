@@ -13,13 +13,13 @@ from mmengine.registry import DATASETS, FUNCTIONS, MODELS, init_default_scope
 from mmengine.structures import BaseDataElement
 from PIL import Image
 from timm.data import ImageNetInfo, create_transform
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.transforms.v2.functional import pil_to_tensor
 from tqdm import tqdm
 
 from soft_vit.data.images import to_rgb
 from soft_vit.data.label_maps import IGNORED, label_set
-from soft_vit.dense.windows import merge_boxes, windows_of
+from soft_vit.dense.windows import merge_boxes, tiles_of
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
@@ -35,13 +35,13 @@ from soft_vit.weights.read import load_weights
 from soft_vit.weights.spec import ModelSpec
 
 
-class TimmPredictor:
-    """A timm model by name, which resizes, crops and normalises images as timm does for it.
+class TimmModel:
+    """A timm model by name, for images that are resized, cropped and normalised as timm does for it.
 
     checkpoint: a file of weights, which decide the number of classes; what it notes, such as the input size, the
     normalisation and options, overrides the model's own, see `ModelSpec`. pretrained: without a checkpoint, load
-    the published weights; False keeps random ones. img_size: side of the images in pixels. topk: classes reported for
-    an image.
+    the published weights; False keeps random ones. img_size: side of the images in pixels. whole: images are stretched
+    to that size, and not cropped. bits: of the values in images of 16 bits.
 
     notes: a sentence for each change of the weights, and one if the checkpoint lacks the size or normalisation of its
     images.
@@ -55,10 +55,12 @@ class TimmPredictor:
         checkpoint: str | Path | None = None,
         pretrained: bool = True,
         img_size: int | None = None,
-        topk: int = 5,
+        whole: bool = False,
+        bits: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.topk = topk
+        require_device(device)
+        self.bits = bits
         self.device = torch.device(device)
         self.notes: list[str] = []
         if checkpoint is None:
@@ -73,22 +75,35 @@ class TimmPredictor:
                 what = " and ".join(missing)
                 self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
             self.notes += report.changes
-        if not getattr(self.model, "num_classes", 0):
-            raise ValueError(f"model must be a classifier, got {name}.")
         self.spec = ModelSpec.of(self.model)
         self.data = data_config(self.model.pretrained_cfg, img_size)
+        if whole:
+            self.data |= {"crop_pct": 1.0, "crop_mode": "squash"}
         fit_image_size(self.model.eval(), self.data["input_size"][1:])
         self.transform = create_transform(**self.data, is_training=False)
+        self.model.to(self.device)
+
+    def inputs(self, images: Sequence[Image.Image]) -> Tensor:
+        """Return images of any size as the model sees them, `[B, 3, H, W]`. Raises BadImage, see `to_rgb`."""
+        return torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
+
+
+class TimmPredictor(TimmModel):
+    """Predicts classes by a timm model. topk: classes reported for an image. options: of `TimmModel`."""
+
+    def __init__(self, name: str, *, topk: int = 5, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.topk = topk
+        if not getattr(self.model, "num_classes", 0):
+            raise ValueError(f"model must be a classifier, got {name}.")
         self.names = readable_names(self.spec.class_names(self.model.num_classes))
         softmax = partial(torch.softmax, dim=-1)
         self.scores: Callable[[Tensor], Tensor] = torch.sigmoid if self.spec.multi_label else softmax
-        self.model.to(self.device)
 
     @torch.inference_mode()
     def __call__(self, images: Sequence[Image.Image]) -> list[RankedClasses]:
         """Return the result of each image, of any size. Raises BadImage for one that `to_rgb` refuses."""
-        batch = torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
-        logits = self.model(batch).float()
+        logits = self.model(self.inputs(images)).float()
         if logits.ndim != 2:
             raise ValueError(f"model must be a classifier, got scores of shape {tuple(logits.shape)}; give a --config.")
         scores = self.scores(logits)
@@ -185,8 +200,7 @@ class ConfigPredictor:
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
         self.label_type = (np.int16 if self.model.head.num_classes > 256 else np.uint8) if strips else None
-        state = self.model.state_dict().values() if strips else ()
-        self.key = f"{cfg.model} {sum(float(values.double().sum()) for values in state)}"
+        self.key = f"{cfg.model} {sum_of_weights(self.model) if strips else 0}"
         self.device = device
         self.model.to(device).eval()
 
@@ -206,18 +220,15 @@ class ConfigPredictor:
 
     def _over_tiles(self, image: Any) -> Instances:
         """Return the objects of an image of Pillow, or of a `TiffImage`."""
-        step = max(round(self.tiles * (1 - self.overlap)), 1)
-        windows = windows_of(image.size[::-1], [self.tiles] * 2, [step] * 2)
-        tiles = [(columns.start, rows.start, columns.stop, rows.stop) for rows, columns, _ in windows]
-        bar = tqdm(tiles, unit="tile", leave=False, disable=None)
+        tiles = tiles_of(image.size[::-1], self.tiles, self.overlap)
+        bar = tqdm(tiles.tolist(), unit="tile", leave=False, disable=None)
         found = [result for tile in bar for result in self._predict([image.crop(tile)])]
-        corners = np.array(tiles, float)
-        boxes = np.concatenate([one.boxes + np.tile(corners[i, :2], 2) for i, one in enumerate(found)])
+        boxes = np.concatenate([one.boxes + np.tile(tiles[i, :2], 2) for i, one in enumerate(found)])
         owners = np.repeat(np.arange(len(tiles)), [len(one.labels) for one in found])
         scores, labels = (
             np.array([value for one in found for value in getattr(one, name)]) for name in ("scores", "labels")
         )
-        kept = merge_boxes(corners, owners, boxes, scores, labels)
+        kept = merge_boxes(tiles.astype(float), owners, boxes, scores, labels)
         labels = labels[kept].tolist()
         return Instances(
             boxes[kept], labels, [class_name(self.names, label) for label in labels], scores[kept].tolist()
@@ -239,6 +250,11 @@ class ConfigPredictor:
         pixels = _Pixels(image, self.model.data_preprocessor.normalise, self.device)
         for rows in self.model.strips(pixels, image.size[::-1], first, progress=True):
             yield rows.cpu().numpy()
+
+
+def sum_of_weights(model: nn.Module) -> float:
+    """Return the sum of all weights and buffers, which tells the weights of two files apart."""
+    return sum(float(values.double().sum()) for values in model.state_dict().values())
 
 
 class _Pixels:

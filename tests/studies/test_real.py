@@ -20,7 +20,7 @@ from torch import nn
 from docs.generate.pretrain import pretrain_section
 from soft_vit.engine.data.named import find_named_images
 from soft_vit.linearise import make_student
-from studies.real import pretrain, runs, students, training
+from studies.real import bags, pretrain, runs, students, training
 from studies.real.command import main
 from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, unpack_fashion, write_photographs
 from studies.real.judge import SOURCES, Judge, read_defects
@@ -202,6 +202,15 @@ def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
     assert "`none_pyramid_pico`" in pretrain_section(root)
     monkeypatch.setattr(pretrain.MaskedImageModel, "loss", None)
     assert pretrain.learn_masked("cells_mila_pyramid_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
+
+
+def test_bags_of_items(root: Path, monkeypatch) -> None:
+    for name, value in dict(LENGTHS=(1, 3), BAGS=4, EPOCHS=2, SHIRT=1).items():
+        monkeypatch.setattr(bags, name, value)
+    for classes in (bags.instances(root, split)[1] for split in ("train", "test")):
+        drawn, labels = bags.draw(classes, 6, seed=0)
+        assert [int((classes[bag] == 1).sum()) for bag in drawn] == labels.tolist() == [0, 1] * 3
+    assert 0 <= bags.learn_bags("nystrom_0", root)["auc"] <= 1
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class ImageTree(ReadingDataset):
         print_log(f"{self.images.storage.path}: {self.images.summary()}", "current")
         self._samples, self.images.samples = self.images.samples, []
         if val_fraction:
-            self._samples = _part(self._samples, self.images.classes, val_fraction, held_out)
+            self._samples = part_of(self._samples, self.images.classes, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
         super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
 
@@ -126,15 +126,15 @@ class TimmDataset(ReadingDataset):
 def hold_out(items: Sequence[Any], val_fraction: float, held_out: bool) -> list[Any]:
     """Return the items that are held out, or the others, without regard to classes; with a fraction of 0, all."""
     pairs = [(item, 0) for item in items]
-    return [item for item, _ in (_part(pairs, ("",), val_fraction, held_out) if val_fraction or held_out else pairs)]
+    return [item for item, _ in (part_of(pairs, ("",), val_fraction, held_out) if val_fraction or held_out else pairs)]
 
 
-def _part(
-    samples: list[tuple[StoredFile, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
-) -> list[tuple[StoredFile, Any]]:
+def part_of(
+    samples: list[tuple[Any, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
+) -> list[tuple[Any, Any]]:
     """Return the samples that are held out, or the others: at equal distances in a random order sorted by label.
 
-    The only image of a class is not held out. Raises ValueError if all images of another class are.
+    The only one of a class is not held out. Raises ValueError if all images of another class are.
     """
     if not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction must be in (0, 1) to hold images out, got {val_fraction}.")
@@ -146,7 +146,7 @@ def _part(
     labels = [label if isinstance(label, tuple) else (label,) for _, label in samples]
     trained = {one for i, several in enumerate(labels) if i not in chosen for one in several}
     if lost := sorted({one for several in labels for one in several} - trained):
-        raise ValueError(f"val_fraction must leave images of {classes[lost[0]]} to train on, got {val_fraction}.")
+        raise ValueError(f"val_fraction must leave samples of {classes[lost[0]]} to train on, got {val_fraction}.")
     return [one for i, one in enumerate(samples) if (i in chosen) == held_out]
 
 
