@@ -107,12 +107,13 @@ def takes_data_root(dataset: Mapping[str, Any]) -> bool:
 
 def _hold_out(cfg: Config) -> None:
     """Split the training images of each data set that can do so in two, where `val_fraction` asks for it."""
-    for split in ("train", "val", "test") if cfg.get("val_fraction") else ():
+    share = cfg.get("val_fraction")
+    for split in ("train", "val", "test") if share is not None else ():
         for dataset in datasets_of(cfg, split):
-            if type_name(dataset) == "ImageTree" and dataset.get("split", "train") in ("train", "val"):
-                dataset.update(split="train", val_fraction=cfg.val_fraction, held_out=split != "train")
-            elif "held_out" in dataset:
-                dataset["val_fraction"] = cfg.val_fraction
+            if type_name(dataset) != "ImageTree":
+                dataset.update({"val_fraction": share} if "held_out" in dataset else {})
+            elif share and dataset.get("split", "train") in ("train", "val"):
+                dataset.update(split="train", val_fraction=share, held_out=split != "train")
 
 
 def counts_classes(cfg: Config, earlier: Earlier) -> bool:

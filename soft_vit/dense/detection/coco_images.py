@@ -74,14 +74,13 @@ class CocoImages(ReadingDataset):
             raise ValueError("ann_file must be the annotation file in COCO's format (--cfg-options), got None.")
         self.upright = upright
         root = Path(data_root).expanduser()
-        path = path_below(root, ann_file)
         storage = require_storage(root, img_dir)
         # A file_name may begin with the last folders of img_dir.
         parts = PurePosixPath(img_dir).parts
         starts = ["/".join([*parts[i:], ""]) for i in range(len(parts) + 1)]
         files = storage.entries()
         entries = {start + entry.name: entry for start in starts for entry in files}
-        self._annotations = read_coco(path, entries.keys(), masks=masks)
+        self._annotations = read_coco(path_below(root, ann_file), entries.keys(), masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
