@@ -50,9 +50,16 @@ def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True)
         raise ValueError(f"torch.export cannot capture {source.name}{size} ({one_line(error)}).") from error
 
 
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions to Core ATen, and that of norms, which torch 2.11 lacks."""
+    table = torch.export.default_decompositions()
+    table[torch.ops.aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
+    return table
+
+
 def core_aten(source: ExportModel) -> torch.export.ExportedProgram:
     """Return the graph of a model for one image in Core ATen operators, without aliases and assertions."""
-    program = capture(source, any_batch=False).run_decompositions()
+    program = capture(source, any_batch=False).run_decompositions(core_decompositions())
     aten, graph = torch.ops.aten, program.graph_module.graph
     for node in list(graph.nodes):
         if node.target is aten.alias.default:
