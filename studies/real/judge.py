@@ -60,8 +60,8 @@ class Judge:
         """Return the cosine of final tokens, the agreement of neighbours, and the overlap of salient pixels.
 
         cosine, of each source too: the mean over tokens. agreement: see `neighbour_agreement`, of means over the tokens
-        of a picture's map. overlap: the intersection of pixels above one half, over their union, summed over pictures; 1
-        where there are none.
+        of a picture's map. overlap: the intersection of pixels above one half, over their union, summed over pictures;
+        1 where there are none.
         """
         tokens, maps = self.run(student)
         cosine = F.cosine_similarity(tokens, self.tokens, dim=-1).mean(1)
