@@ -17,9 +17,10 @@ import torch
 from tqdm import tqdm
 
 import soft_vit  # noqa: F401  registers its models with timm
+from benchmarks.memory import unless_out_of_memory
 from benchmarks.report import Report
 from benchmarks.timer import use_threads
-from soft_vit.probe.cost import free_memory, image_memory
+from soft_vit.probe.cost import free_memory
 from soft_vit.text_tables import markdown_table
 
 MODELS = ("soft_tiny", "swin_tiny_patch4_window7_224", "pvt_v2_b1")
@@ -40,14 +41,13 @@ def sides_of(megapixels: float) -> tuple[int, int]:
 def measure_pass(name: str, height: int, width: int) -> dict[str, float | str]:
     """Return the CPU seconds of the first pass of an image, and the GB that this process has taken at most.
 
-    Without seconds if the estimate of the pass exceeds the memory that is free.
+    Without seconds if memory runs out.
     """
     model = timm.create_model(name, features_only=True, **OPTIONS.get(name, {})).eval()
     with torch.no_grad():
-        if image_memory(model, height * width) > free_memory():
-            return {"reason": "memory"}
         start = time.process_time()
-        model(torch.randn(1, 3, height, width))
+        if unless_out_of_memory(lambda: model(torch.randn(1, 3, height, width))) is None:
+            return {"reason": "memory"}
         seconds = time.process_time() - start
     return {"seconds": seconds, "gigabytes": peak_gigabytes()}
 
@@ -107,14 +107,16 @@ def run(args: argparse.Namespace) -> Report:
         "one image of 3 x 4 in float32, without gradients, feature maps of all stages, one thread. CPU seconds of the "
     )
     words += (
-        "first pass of a process, and all memory of that process. Passes whose estimate exceeds the free memory are "
+        "first pass of a process, and all memory of that process. Passes that take more than the memory that is free, "
     )
-    words += f"left out, and those of more than {args.max_seconds} CPU seconds are ended."
+    words += f"or more than {args.max_seconds} CPU seconds, are ended."
     return Report("Large images", words, [large_table(rows)], rows, {})
 
 
 if __name__ == "__main__":
     use_threads(1)
+    # Beyond it, an allocation fails, and the system ends no other process.
+    resource.setrlimit(resource.RLIMIT_DATA, (free_memory(), resource.RLIM_INFINITY))
     seconds = int(sys.argv[4])
     # The second limit would end the process by another signal.
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 9))

@@ -93,6 +93,7 @@ ENDS_IN = {
 # Files that a command uses, and the beginning of the command that makes them.
 NEEDS = {"work_dirs/soft_pico_shapes/": DEMO, "data/shapes_coco/": COCO, "published/": PUBLISH}
 NEEDS |= {'"features/shape': "python tools/extract.py shape.png"}
+NEEDS["data/shapes_ade/"] = COCO.replace("coco", "ade")
 # The command that a script starts in each process. tests/tools/test_launch_scripts.py runs the scripts.
 SCRIPTS = {
     r"tools/dist_train.sh (\S+) \d(?: --max-restarts \d)?": r"python tools/train.py \1",
@@ -134,7 +135,8 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.done = folder, set()
-        for name in ("benchmarks", "configs", "tools", "studies", "checkpoints", "docs", "tests"):
+        # Configs of the package are found from any folder.
+        for name in ("benchmarks", "tools", "studies", "checkpoints", "docs", "tests"):
             (folder / name).symlink_to(ROOT / name)
         image = Image.fromarray(draw_shape(seed=1, index=5).image)
         image.save(folder / "shape.png")

@@ -14,6 +14,7 @@ from benchmarks.atlas.table import read_table
 from benchmarks.published import published
 from docs.generate.bags import bags_table
 from docs.generate.cost import cost_curves
+from docs.generate.face import measured_table, runtimes_table
 from docs.generate.heat import scores_map
 from docs.generate.kinds import choices_table, gym_means, kinds_page
 from docs.generate.masks import kinds_table
@@ -41,7 +42,7 @@ ENTRIES = load_index()
 SIZES = ("224 x 224", "512 x 512", "800 x 1333")
 SPEEDS = {size: RESULTS / f"published_{size.replace(' ', '')}_cpu.csv" for size in SIZES}
 SHOWN = ("soft_tiny", "care_s2", "mlla_tiny", "pvt_v2_b1", "deit_small_patch16_224", "swin_tiny_patch4_window7_224")
-"""The models of the table in README."""
+"""The models of the table of performance."""
 
 
 def counts() -> dict[str, dict[str, str]]:
@@ -58,6 +59,11 @@ def head(name: str, end: str) -> str:
 def models_table() -> str:
     """Return the table of weights."""
     return zoo_table(ENTRIES, counts(), read_rates(SPEEDS["224 x 224"]))
+
+
+def face_table() -> str:
+    """Return the table of softmax and what replaces it."""
+    return measured_table(SPEEDS["800 x 1333"], RESULTS / "large_cpu.csv", published())
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -77,7 +83,8 @@ PAGES: dict[str, Callable[[], str]] = {
 if pretrained := runs.load("pretrain"):
     PAGES["docs/images/pretrain.svg"] = lambda: pretrain_chart(pretrained)
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "README.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
+    "README.md": lambda: [face_table(), runtimes_table()],
+    "docs/index.md": lambda: [face_table()],
     "checkpoints/README.md": lambda: [readme_table(ENTRIES)],
     "docs/anywhere.md": lambda: [kinds_table()],
     "docs/bags.md": lambda: [bags_table()] if runs.load("bags") else [],
@@ -87,6 +94,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
     "docs/large.md": lambda: [large.large_table(deploy.read_rows(path)) for path in RESULTS.glob("large_cpu.csv")],
+    "docs/performance.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
     "docs/use.md": lambda: [places_table()],
     "docs/zoo_table.md": lambda: [models_table()],

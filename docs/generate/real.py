@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -156,18 +156,31 @@ def accuracy_table(results: Results, name: str, metric: str = "") -> str:
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
 
 
+def photo_table(results: Results) -> str:
+    """Return the seconds of each side with one photograph, and how near their tokens are."""
+    rows = []
+    for name, found in results.items():
+        times = (f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in found["seconds"].values())
+        size = "{} x {}".format(*found["size"])
+        rows.append([f"`{name}`", size, found["tokens"], *times, f"{found['cosine']:.3f}", f"{found['overlap']:.2f}"])
+    header = ["student", "pixels", "tokens", "seconds with softmax", "seconds of the student", "cosine", "overlap"]
+    return markdown_table(header, rows)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
+    "teacher": ("The teacher", teacher_table),
+    "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}".strip()),
+    "photo": ("One photograph", photo_table),
+    "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
+    "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
+    "cells": ("Solar cells", lambda of: accuracy_table(of, "begins with", "accuracy/top1")),
+}
+
+
 def real_tables(folder: Path = runs.RESULTS) -> str:
     """Return the sections with tables, in Markdown, of all parts with results."""
     parts = []
-    found = {part: runs.load(part, folder) for part in ("teacher", "linearise", "fashion", "attentions", "cells")}
-    sections = {
-        "teacher": ("The teacher", lambda of: teacher_table(of)),
-        "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}".strip()),
-        "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
-        "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
-        "cells": ("Solar cells", lambda of: accuracy_table(of, "begins with", "accuracy/top1")),
-    }
-    for part, (title, table) in sections.items():
-        if of := found[part]:
+    for part, (title, table) in SECTIONS.items():
+        if of := runs.load(part, folder):
             parts.append(f"### {title}\n{table(of)}\n\n{measured(of.values())}.")
     return "\n\n".join(parts) + "\n"

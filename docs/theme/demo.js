@@ -1,338 +1,175 @@
-// The start page's demo: soft_plus_pico answers for a board of tiles, by ONNX Runtime in the reader's browser.
-"use strict";
+// What the demos share: a model answers in the reader's browser by ONNX Runtime, with bars and maps of its attention.
+const FOLDER = new URL("../demo/", import.meta.url);
+// Colours of weights from none to the largest.
+const RAMP = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
 
-(() => {
-  // As in soft_vit/data/demo/shapes.py.
-  const NAMES = ["red", "green", "blue", "yellow", "cyan", "magenta"];
-  const COLORS = [[1, 0.1, 0.1], [0.1, 0.9, 0.1], [0.15, 0.2, 1], [1, 0.95, 0.05], [0.05, 0.95, 0.95], [1, 0.1, 0.95]];
-  const [SIZE, CELLS, TILES] = [64, 4, 3];
-  const CELL = SIZE / CELLS;
-  const [MEAN, STD] = [0.5, 64 / 255];
-  // Colours of weights from none to the largest.
-  const RAMP = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
-  const FOLDER = new URL("../demo/", document.currentScript.src);
+export const indices = (count) => [...Array(count).keys()];
+export const percent = (value) => `${(100 * value).toFixed(value > 0.1 ? 0 : 1)} %`;
 
-  const css = (color) => `rgb(${color.map((value) => Math.round(255 * value)).join(" ")})`;
-  const between = (low, high) => low + Math.random() * (high - low);
-  const dull = () => css([between(0.2, 0.8), between(0.2, 0.8), between(0.2, 0.8)]);
-  const shuffled = (values) => values.map((value) => [Math.random(), value]).sort((a, b) => a[0] - b[0]).map(([, value]) => value);
-  const indices = (count) => [...Array(count).keys()];
+export function make(tag, className, text = "") {
+  const element = document.createElement(tag);
+  element.className = className;
+  element.textContent = text;
+  return element;
+}
 
-  function make(tag, className, text = "") {
-    const element = document.createElement(tag);
-    element.className = className;
-    element.textContent = text;
-    return element;
+export function makeButton(className, text, act) {
+  const button = make("button", className, text);
+  button.type = "button";
+  button.addEventListener("click", act);
+  return button;
+}
+
+export function makeCanvas(side) {
+  const canvas = make("canvas", "");
+  canvas.width = canvas.height = side;
+  return canvas;
+}
+
+/** A square of a canvas with frames on it, and a caption. */
+export function makeMap(side, ...frames) {
+  const map = { canvas: makeCanvas(side), frames, square: make("div", "demo-square"), caption: make("figcaption", "") };
+  map.square.append(map.canvas, ...frames);
+  map.figure = make("figure", "demo-map");
+  map.figure.append(map.square, map.caption);
+  return map;
+}
+
+/** Bars of probabilities below a title. */
+export function makeBars(title, names, colors) {
+  const list = make("div", "demo-answer");
+  list.append(make("h3", "", title), ...names.map((name, i) => {
+    const line = make("div", "demo-bar");
+    line.append(make("span", "", name), make("i", ""), make("b", ""));
+    line.children[1].style.setProperty("--color", colors[i]);
+    return line;
+  }));
+  return list;
+}
+
+/** Show the probabilities of logits, and return them with the index of the largest. */
+export function showBars(list, logits) {
+  const shares = probabilities(logits);
+  const best = shares.indexOf(Math.max(...shares));
+  list.querySelectorAll(".demo-bar").forEach((line, i) => {
+    line.classList.toggle("demo-best", i === best);
+    line.children[1].style.setProperty("--share", shares[i]);
+    line.children[2].textContent = percent(shares[i]);
+  });
+  return { shares, best };
+}
+
+/** Say whether the answer above the bars is right; nothing for undefined. */
+export function mark(list, right) {
+  list.dataset.right = right ?? "";
+  list.firstChild.dataset.mark = right === undefined ? "" : right ? "\u2713 right" : "\u2717 wrong";
+}
+
+function probabilities(logits) {
+  const largest = Math.max(...logits);
+  const powers = Array.from(logits, (value) => Math.exp(value - largest));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((value) => value / sum);
+}
+
+export function paintRow(canvas, row) {
+  const side = Math.sqrt(row.length);
+  const largest = Math.max(...row);
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(side, side);
+  row.forEach((weight, token) => {
+    const at = (RAMP.length - 1) * Math.min(Math.max(weight / largest, 0), 0.9999);
+    const [low, part] = [Math.floor(at), at % 1];
+    for (let c = 0; c < 3; c++) image.data[4 * token + c] = RAMP[low][c] * (1 - part) + RAMP[low + 1][c] * part;
+    image.data[4 * token + 3] = 255;
+  });
+  pen.putImageData(image, 0, 0);
+}
+
+/**
+ * A demo in an element. Subclasses call `answer` and define `show(question, result)`. The model waits for `prepared`, a
+ * promise of the first question, if they have it.
+ */
+export class Demo {
+  /** name: of the files of the model. shape: of its input, also that of one image. */
+  constructor(root, name, shape) {
+    Object.assign(this, { root, name, shape });
+    this.said = make("p", "demo-said");
+    this.said.ariaLive = "polite";
+    this.time = make("p", "demo-time", "The model loads in your browser: 19 MB.");
+    root.classList.add("demo");
   }
 
-  function makeCanvas(side) {
-    const canvas = make("canvas", "");
-    canvas.width = canvas.height = side;
-    return canvas;
+  /** Let the model answer a question, which has its `input`. */
+  answer(question) {
+    this.question = question;
+    return this.run();
   }
 
-  /** Three tiles whose left colours differ, and so do the right ones, and a cue with the left colour of the first. */
-  function drawBoard() {
-    const [lefts, rights] = [shuffled(indices(6)), shuffled(indices(6))];
-    const places = shuffled(indices(CELLS * CELLS));
-    const tiles = indices(TILES).map((i) => ({ place: places[i], left: lefts[i], right: rights[i] }));
-    return { tiles, cue: { place: places[TILES], left: tiles[0].left }, ground: drawGround() };
-  }
-
-  /** A gradient of dull colours with a line, blobs and noise, which mean nothing. */
-  function drawGround() {
-    const canvas = makeCanvas(SIZE);
-    const pen = canvas.getContext("2d");
-    const gradient = pen.createLinearGradient(0, 0, between(0, SIZE), SIZE);
-    gradient.addColorStop(0, dull());
-    gradient.addColorStop(1, dull());
-    pen.fillStyle = gradient;
-    pen.fillRect(0, 0, SIZE, SIZE);
-    pen.strokeStyle = dull();
-    pen.lineWidth = between(1, 3);
-    pen.beginPath();
-    pen.moveTo(between(0, SIZE), 0);
-    pen.lineTo(between(0, SIZE), SIZE);
-    pen.stroke();
-    for (let i = 0; i < 3; i++) {
-      pen.fillStyle = dull();
-      pen.beginPath();
-      pen.ellipse(between(0, SIZE), between(0, SIZE), between(1, 5), between(1, 5), 0, 0, 7);
-      pen.fill();
-    }
-    return { canvas, noise: Float32Array.from({ length: 3 * SIZE * SIZE }, () => between(-8, 8)) };
-  }
-
-  const corner = (place) => [(place % CELLS) * CELL, Math.floor(place / CELLS) * CELL];
-
-  /** Paint the board as the model sees it, and return the model's input [3, 64, 64]. */
-  function paint(board, canvas) {
-    const pen = canvas.getContext("2d", { willReadFrequently: true });
-    pen.drawImage(board.ground.canvas, 0, 0);
-    for (const { place, left, right } of [...board.tiles, board.cue]) {
-      const [x, y] = corner(place);
-      pen.fillStyle = css(COLORS[left]);
-      pen.fillRect(x, y, CELL / 2, CELL);
-      pen.fillStyle = right === undefined ? "#fff" : css(COLORS[right]);
-      pen.fillRect(x + CELL / 2, y, CELL / 2, CELL);
-    }
-    const image = pen.getImageData(0, 0, SIZE, SIZE);
-    const input = new Float32Array(3 * SIZE * SIZE);
-    for (let pixel = 0; pixel < SIZE * SIZE; pixel++) {
-      for (let channel = 0; channel < 3; channel++) {
-        const at = 4 * pixel + channel;
-        // The array of an image rounds and limits its values.
-        image.data[at] += board.ground.noise[3 * pixel + channel];
-        input[channel * SIZE * SIZE + pixel] = (image.data[at] / 255 - MEAN) / STD;
-      }
-    }
-    pen.putImageData(image, 0, 0);
-    return input;
-  }
-
-  /** The mean row of the tokens of a cell in a matrix [N, N]. */
-  function rowOf(matrix, place) {
-    const side = Math.sqrt(Math.sqrt(matrix.length));
-    const [count, share] = [side * side, side / CELLS];
-    const row = new Float32Array(count);
-    for (let token = 0; token < count; token++) {
-      if (cellOf(token, side) !== place) continue;
-      for (let key = 0; key < count; key++) row[key] += matrix[token * count + key] / share ** 2;
-    }
-    return row;
-  }
-
-  function cellOf(token, side) {
-    const share = side / CELLS;
-    return Math.floor(Math.floor(token / side) / share) * CELLS + Math.floor((token % side) / share);
-  }
-
-  /** The share of a row's weight, by magnitude, that lies on a cell. */
-  function shareOn(row, place) {
-    const side = Math.sqrt(row.length);
-    let [inside, all] = [0, 0];
-    row.forEach((weight, token) => {
-      all += Math.abs(weight);
-      if (cellOf(token, side) === place) inside += Math.abs(weight);
-    });
-    return inside / all;
-  }
-
-  function paintRow(canvas, row) {
-    const side = Math.sqrt(row.length);
-    const largest = Math.max(...row);
-    const pen = canvas.getContext("2d");
-    const image = pen.createImageData(side, side);
-    row.forEach((weight, token) => {
-      const at = (RAMP.length - 1) * Math.min(Math.max(weight / largest, 0), 0.9999);
-      const [low, part] = [Math.floor(at), at % 1];
-      for (let c = 0; c < 3; c++) image.data[4 * token + c] = RAMP[low][c] * (1 - part) + RAMP[low + 1][c] * part;
-      image.data[4 * token + 3] = 255;
-    });
-    pen.putImageData(image, 0, 0);
-  }
-
-  const percent = (value) => `${(100 * value).toFixed(value > 0.1 ? 0 : 1)} %`;
-
-  function probabilities(logits) {
-    const largest = Math.max(...logits);
-    const powers = Array.from(logits, (value) => Math.exp(value - largest));
-    const sum = powers.reduce((a, b) => a + b);
-    return powers.map((value) => value / sum);
-  }
-
-  class Demo {
-    constructor(root) {
-      this.root = root;
-      this.canvas = makeCanvas(SIZE);
-      this.square = make("div", "demo-square");
-      this.cells = make("div", "demo-cells");
-      this.square.append(this.canvas, this.cells);
-      this.said = make("p", "demo-said");
-      this.said.ariaLive = "polite";
-      const again = make("button", "md-button demo-again", "New board");
-      again.type = "button";
-      again.addEventListener("click", () => this.change(drawBoard()));
-      this.maps = ["Stage 1", "Stage 2"].map((name, i) => {
-        const map = { canvas: makeCanvas(16 >> i), square: make("div", "demo-square"), caption: make("figcaption", "") };
-        map.frames = [make("span", "demo-frame"), make("span", "demo-frame demo-cue")];
-        map.square.append(map.canvas, ...map.frames);
-        map.figure = make("figure", "demo-map");
-        map.figure.append(map.square, map.caption);
-        map.name = name;
-        return map;
+  async load() {
+    try {
+      await this.prepared;
+      const ort = await import(new URL("ort.wasm.bundle.min.mjs", FOLDER));
+      const binary = await fetch(new URL("ort-wasm-simd-threaded.wasm", FOLDER));
+      if (!binary.ok) throw new Error(`${binary.url}: ${binary.status}`);
+      ort.env.wasm.wasmBinary = await binary.arrayBuffer();
+      // More threads need headers that few static hosts send.
+      ort.env.wasm.numThreads = 1;
+      const path = `soft_plus_pico.${this.name}.safetensors`;
+      const session = await ort.InferenceSession.create(new URL(`${this.name}.onnx`, FOLDER).href, {
+        externalData: [{ path, data: new URL(path, FOLDER).href }],
       });
-      this.answers = ["With attention", "Attention off"].map((name) => {
-        const list = make("div", "demo-answer");
-        list.append(make("h3", "", name), ...NAMES.map((color, i) => {
-          const line = make("div", "demo-bar");
-          line.append(make("span", "", color), make("i", ""), make("b", ""));
-          line.children[1].style.setProperty("--color", css(COLORS[i]));
-          return line;
-        }));
-        return list;
-      });
-      const first = make("div", "demo-board");
-      first.append(this.square, again);
-      const results = make("div", "demo-results");
-      results.append(...this.answers, ...this.maps.map((map) => map.figure));
-      this.time = make("p", "demo-time", "The model loads in your browser: 19 MB.");
-      root.replaceChildren(this.said, first, results, this.time);
-      root.classList.add("demo");
-      this.change(drawBoard());
+      this.model = async (input) => {
+        const start = performance.now();
+        const outputs = await session.run({ images: new ort.Tensor("float32", input, this.shape) });
+        const data = Object.fromEntries(Object.entries(outputs).map(([name, tensor]) => [name, tensor.data]));
+        return { input, outputs: data, ms: performance.now() - start };
+      };
+      // The first run allocates memory.
+      await this.model(this.question.input);
+      await this.run();
+    } catch (error) {
+      // Also when the reader leaves the page meanwhile.
+      this.time.textContent = `The model did not load: ${error.message}`;
+      console.warn(error);
     }
+  }
 
-    /** Show a board, and what the model says of it. */
-    change(board) {
-      this.board = board;
-      this.input = paint(board, this.canvas);
-      this.asked = board.tiles.find((tile) => tile.left === board.cue.left);
-      this.said.replaceChildren(
-        "The cue, whose right half is white, asks: which colour shares a tile with ",
-        this.swatch(board.cue.left), " on the left? Answer: ", this.swatch(this.asked.right), ". ",
-        make("span", "demo-hint", "Click a colour to change it, or an empty place to move the cue there."),
-      );
-      this.showCells();
-      return this.run();
+  async run() {
+    if (!this.model) return;
+    // Runs one at a time; of the questions that come meanwhile, the last.
+    if (this.running) {
+      this.waiting = true;
+      return;
     }
-
-    swatch(color) {
-      const name = make("strong", "demo-swatch", NAMES[color]);
-      name.style.setProperty("--color", css(COLORS[color]));
-      return name;
-    }
-
-    showCells() {
-      const held = this.cells.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-      this.cells.replaceChildren(...indices(CELLS * CELLS).flatMap((place) => {
-        const tile = this.board.tiles.find((each) => each.place === place);
-        const where = `row ${Math.floor(place / CELLS) + 1}, column ${(place % CELLS) + 1}`;
-        if (tile) return ["left", "right"].map((side) => this.button(place, side, `${side} of the tile in ${where}: ${NAMES[tile[side]]}`, () => this.recolor(tile, side)));
-        if (place === this.board.cue.place) {
-          return [this.button(place, "ask", `the cue in ${where} asks for ${NAMES[this.board.cue.left]}`, () => this.ask())];
-        }
-        return [this.button(place, "whole", `move the cue to ${where}`, () => this.change({ ...this.board, cue: { ...this.board.cue, place } }))];
-      }));
-      if (held) this.cells.querySelector(`[data-key="${held}"]`)?.focus();
-    }
-
-    button(place, side, label, act) {
-      const button = make("button", `demo-${side}`);
-      button.type = "button";
-      button.title = button.ariaLabel = label;
-      button.textContent = side === "ask" ? "?" : "";
-      button.dataset.key = `${place} ${side}`;
-      const column = 2 * (place % CELLS) + (side === "right" ? 2 : 1);
-      const span = side === "left" || side === "right" ? 1 : 2;
-      button.style.gridArea = `${Math.floor(place / CELLS) + 1} / ${column} / auto / span ${span}`;
-      button.addEventListener("click", act);
-      return button;
-    }
-
-    /** Give a half of a tile the next colour that no other tile has there. */
-    recolor(tile, side) {
-      const others = this.board.tiles.filter((each) => each !== tile).map((each) => each[side]);
-      let color = tile[side];
-      do color = (color + 1) % NAMES.length;
-      while (others.includes(color));
-      const tiles = this.board.tiles.map((each) => (each === tile ? { ...tile, [side]: color } : each));
-      const cue = side === "left" && tile === this.asked ? { ...this.board.cue, left: color } : this.board.cue;
-      return this.change({ ...this.board, tiles, cue });
-    }
-
-    /** Let the cue ask for the next tile. */
-    ask() {
-      const next = this.board.tiles[(this.board.tiles.indexOf(this.asked) + 1) % TILES];
-      return this.change({ ...this.board, cue: { ...this.board.cue, left: next.left } });
-    }
-
-    async load() {
-      try {
-        const ort = await import(new URL("ort.wasm.bundle.min.mjs", FOLDER));
-        const binary = await fetch(new URL("ort-wasm-simd-threaded.wasm", FOLDER));
-        if (!binary.ok) throw new Error(`${binary.url}: ${binary.status}`);
-        ort.env.wasm.wasmBinary = await binary.arrayBuffer();
-        // More threads need headers that few static hosts send.
-        ort.env.wasm.numThreads = 1;
-        const path = "soft_plus_pico.tiles.safetensors";
-        const session = await ort.InferenceSession.create(new URL("tiles.onnx", FOLDER).href, {
-          externalData: [{ path, data: new URL(path, FOLDER).href }],
-        });
-        this.model = async (input) => {
-          const start = performance.now();
-          const outputs = await session.run({ images: new ort.Tensor("float32", input, [1, 3, SIZE, SIZE]) });
-          const data = Object.fromEntries(Object.entries(outputs).map(([name, tensor]) => [name, tensor.data]));
-          return { input, outputs: data, ms: performance.now() - start };
-        };
-        // The first run allocates memory.
-        await this.model(this.input);
-        await this.run();
-      } catch (error) {
-        // Also when the reader leaves the page meanwhile.
-        this.time.textContent = `The model did not load: ${error.message}`;
-        console.warn(error);
-      }
-    }
-
-    async run() {
-      if (!this.model) return;
-      // Runs one at a time; of the boards that come meanwhile, the last.
-      if (this.running) {
-        this.waiting = true;
-        return;
-      }
-      this.running = true;
-      const { board, asked } = this;
-      try {
-        this.show(board, asked, await this.model(this.input));
-      } finally {
-        this.running = false;
-      }
-      if (this.waiting) {
-        this.waiting = false;
-        await this.run();
-      }
-    }
-
-    show(board, asked, result) {
-      ["logits", "without"].forEach((name, i) => {
-        const shares = probabilities(result.outputs[name]);
-        const best = shares.indexOf(Math.max(...shares));
-        const right = best === asked.right;
-        this.answers[i].dataset.right = right;
-        this.answers[i].firstChild.dataset.mark = right ? "\u2713 right" : "\u2717 wrong";
-        [...this.answers[i].querySelectorAll(".demo-bar")].forEach((line, color) => {
-          line.classList.toggle("demo-best", color === best);
-          line.children[1].style.setProperty("--share", shares[color]);
-          line.children[2].textContent = percent(shares[color]);
-        });
-      });
-      this.maps.forEach((map, i) => {
-        const row = rowOf(result.outputs[`stage${i + 1}`], asked.place);
-        paintRow(map.canvas, row);
-        [asked.place, board.cue.place].forEach((place, j) => {
-          const [x, y] = corner(place);
-          Object.assign(map.frames[j].style, { left: `${(100 * x) / SIZE}%`, top: `${(100 * y) / SIZE}%` });
-        });
-        const share = percent(shareOn(row, board.cue.place));
-        map.caption.textContent = `${map.name}: where the asked tile (green frame) looks; ${share} lies on the cue.`;
-      });
-      this.time.textContent = `${result.ms.toFixed(0)} ms in your browser, on one thread, for both answers and both maps. Nothing is sent anywhere.`;
+    this.running = true;
+    const { question } = this;
+    try {
+      const result = await this.model(question.input);
+      this.show(question, result);
+      this.time.textContent = `${result.ms.toFixed(0)} ms in your browser, on one thread, for all that is shown. Nothing is sent anywhere.`;
       this.root.dataset.state = "ready";
       this.result = result;
+    } finally {
+      this.running = false;
+    }
+    if (this.waiting) {
+      this.waiting = false;
+      await this.run();
     }
   }
+}
 
-  const root = document.getElementById("tiles-demo");
-  if (root?.dataset.ready !== undefined) {
-    const demo = new Demo(root);
-    root.demo = demo;
-    const seen = new IntersectionObserver((entries) => {
-      if (entries.some((entry) => entry.isIntersecting)) {
-        seen.disconnect();
-        demo.load();
-      }
-    });
-    seen.observe(root);
-  }
-})();
+/** Start a demo in the element of an id, if this page has it, and load its model as soon as the reader sees it. */
+export function start(id, Kind) {
+  const root = document.getElementById(id);
+  if (root?.dataset.ready === undefined) return;
+  root.demo = new Kind(root);
+  const seen = new IntersectionObserver((entries) => {
+    if (entries.some((entry) => entry.isIntersecting)) {
+      seen.disconnect();
+      root.demo.load();
+    }
+  });
+  seen.observe(root);
+}

@@ -33,11 +33,11 @@ REMOTE = re.compile(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([^:/]+)[:/](.+?)(
 # A paragraph of one picture.
 PICTURE = re.compile(r'<p>(<img alt="([^"]+)"[^>]*>)</p>')
 CHART = re.compile(r"(crossovers|curves|inference|memory|scatter|scores|training)\w*\.(png|svg)")
-# The demo of the start page runs on this npm package, on these of its files.
+# The demos run on this npm package, on these of its files.
 RUNTIME = "onnxruntime-web@1.30.0"
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
-WEIGHTS = "soft_plus_pico.tiles.safetensors"
-DEMO = '<div id="tiles-demo">'
+WEIGHTS = [f"soft_plus_pico.{path.stem}.safetensors" for path in (ROOT / "docs" / "demo").glob("*.onnx")]
+DEMO = re.compile(r'<div id="\w+-demo"')
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 NO_DEMO = "<p>This copy of the site lacks its demo: install npm, and repeat <code>mkdocs build</code>.</p>"
 # Strict builds fail on its warnings.
@@ -79,7 +79,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"api/{package}.md", content=text))
     for name, content in runtime().items():
         files.append(File.generated(config, f"demo/{name}", content=content))
-    files.append(File.generated(config, f"demo/{WEIGHTS}", abs_src_path=str(ROOT / "checkpoints" / WEIGHTS)))
+    for name in WEIGHTS:
+        files.append(File.generated(config, f"demo/{name}", abs_src_path=str(ROOT / "checkpoints" / name)))
     for name, content in tutorial().items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -117,7 +118,7 @@ def runtime() -> dict[str, bytes]:
         try:
             subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
         except (OSError, subprocess.SubprocessError) as error:
-            log.info(f"The start page lacks its demo: {error}")
+            log.info(f"The pages lack their demos: {error}")
             return {}
         with tarfile.open(next(Path(folder).glob("*.tgz"))) as archive:
             return {name: archive.extractfile(f"package/dist/{name}").read() for name in RUNTIME_FILES}
@@ -196,7 +197,7 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     for name in names_of.get(page.file.src_uri, []):
         if f'id="{name}"' not in html:
             log.warning(f"{name} is public and missing from {page.file.src_uri}.")
-    html = html.replace(DEMO, f"{DEMO[:-1]} data-ready>" if runtime() else NO_DEMO + DEMO)
+    html = DEMO.sub(r"\g<0> data-ready" if runtime() else NO_DEMO + r"\g<0>", html)
     return PICTURE.sub(_figure, html)
 
 

@@ -187,6 +187,12 @@ def _plain(name: str) -> str:
     return PurePosixPath(name).as_posix()
 
 
+def path_below(root: Path, name: str) -> Path:
+    """Return the path of a name in a folder, or, if the folder has none, the name as a path of its own."""
+    inside, own = root / name, Path(name).expanduser()
+    return own if own.exists() and not inside.exists() else inside
+
+
 def require_storage(root: Path, name: str) -> Storage:
     """Return the storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
     storage = open_storage(root / name)

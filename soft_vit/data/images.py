@@ -90,8 +90,8 @@ def decode_image(
     limit against decompression bombs is 179 million pixels.
 
     size: (H, W) of its annotations, which may belong to the image as stored instead. upright: whether they belong to
-    the turned image (True) or to the stored one (False); by default their size decides, and an image for which both
-    have that size is refused.
+    the turned image (True) or to the stored one (False), which is returned then; by default their size decides, and an
+    image for which both have that size is refused.
     """
     try:
         with _pillow_limit(max_pixels):
@@ -109,7 +109,7 @@ def decode_image(
         if (left or orientation) not in _TURNS:
             return pixels
         turned = pixels.transpose(_TURNS[left]) if left in _TURNS else pixels
-        if size is None or upright:
+        if upright or (size is None and upright is None):
             return turned
         # Turning back by 90 degrees is turning in the other direction.
         stored = pixels if left in _TURNS else pixels.transpose(_TURNS[{6: 8, 8: 6}.get(orientation, orientation)])

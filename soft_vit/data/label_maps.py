@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image
 
-from soft_vit.data.archives import FolderStorage, StoredFile
+from soft_vit.data.archives import FolderStorage, StoredFile, path_below
 from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
@@ -58,7 +58,8 @@ class LabelMaps:
     """Images and their label maps: `pairs` are files of the two folders.
 
     reduce_zero_label: whether 0 means unlabelled and 1 the first class in the files, as in ADE20K. values: of the
-    classes in the files, where others mean unlabelled, as in Cityscapes.
+    classes in the files, where others mean unlabelled, as in Cityscapes. missing: names of label maps that images lack;
+    these images are left out.
     """
 
     images: FolderStorage
@@ -67,6 +68,7 @@ class LabelMaps:
     pairs: list[tuple[StoredFile, StoredFile]]
     reduce_zero_label: bool = False
     values: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def load(self, pair: tuple[StoredFile, StoredFile], **options: Any) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage.
@@ -93,9 +95,7 @@ class LabelMaps:
                 table[list(self.values)] = range(len(self.values))
                 return table[values.astype(np.int32).clip(0, 256)]
             last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-            # Counting is much faster than sorting pixels.
-            present = np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)
-            beyond = [int(value) for value in present if not (0 <= value <= last or value == IGNORED)]
+            beyond = [value for value in _present(values) if not (0 <= value <= last or value == IGNORED)]
             if beyond:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
                 raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
@@ -106,15 +106,22 @@ class LabelMaps:
         return labels
 
     def doubts(self) -> list[str]:
-        """Return a sentence if reduce_zero_label seems wrong: a sample of maps contains 0 but not the last class."""
+        """Return a sentence if images are left out, and one if reduce_zero_label seems wrong.
+
+        It seems so if a sample of maps contains 0 but not the last class.
+        """
+        count, sentences = len(self.missing), []
+        if self.missing:
+            such = f"such as that of {self.missing[0]}"
+            sentences.append(f"Images without a label map in {self.maps.path} are left out: {count}, {such}.")
         last, seen = len(self.classes), set()
         for _, entry in self.pairs[:: -(-len(self.pairs) // _SAMPLE)] if self.reduce_zero_label else ():
             with suppress(OSError, ValueError):
-                seen.update(np.unique(decode_label_map(self.maps.read(entry))).tolist())
+                seen.update(_present(decode_label_map(self.maps.read(entry))))
             if last in seen:
                 break
-        sentence = f"Maps in {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
-        return [sentence] if 0 in seen and last not in seen else []
+        shifted = f"Maps in {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
+        return sentences + [shifted] * (0 in seen and last not in seen)
 
 
 def check_size(entry: StoredFile, labels: np.ndarray, image: Image.Image) -> None:
@@ -140,6 +147,11 @@ def decode_label_map(data: bytes) -> np.ndarray:
     return values if values.dtype == np.uint8 else values.astype(np.int32)
 
 
+def _present(values: np.ndarray) -> list[int]:
+    # Counting is much faster than sorting pixels.
+    return (np.flatnonzero(np.bincount(values.ravel())) if values.dtype == np.uint8 else np.unique(values)).tolist()
+
+
 def find_label_maps(
     root: str | Path,
     split: str,
@@ -147,22 +159,28 @@ def find_label_maps(
     classes: Sequence[str] | None = None,
     reduce_zero_label: bool = False,
     labels: str | None = None,
+    ann_dir: str | None = None,
 ) -> LabelMaps:
     """Return the images of a split in `root/images/<split>` with their label maps in `root/annotations/<split>`.
+
+    ann_dir: folder of label maps, in the root or a path of its own; the images are then all of the root. Without a
+    list, in the root or beside it, the classes are the values in the label maps, without 255 where there are others
+    than 0 and 255.
 
     split: "training" or "validation". classes: names in order; by default the lines of `root/classes.txt`, else those
     of ADE20K's `root/objectInfo150.txt`. reduce_zero_label: see `LabelMaps`. labels: a name of `LABEL_SETS`, whose
     classes are those of a root without a list; "cityscapes" also says how folders, files and values are named there,
     and has the splits "train" and "val".
 
-    Raises FileNotFoundError for a missing folder or list of classes, ValueError for images without a label map.
+    Raises FileNotFoundError for a missing folder or list of classes, ValueError if no image has a label map.
     """
     root, known = Path(root).expanduser(), None if labels is None else label_set(labels)
     of_cityscapes = labels == "cityscapes"
     folders, end, map_end = ("images", "annotations"), "", ".png"
     if of_cityscapes:
         folders, end, map_end = ("leftImg8bit", "gtFine"), "_leftImg8bit", "_gtFine_labelIds.png"
-    images, maps = (FolderStorage(root / kind / split) for kind in folders)
+    places = [root / kind / split for kind in folders] if ann_dir is None else [root, path_below(root, ann_dir)]
+    images, maps = map(FolderStorage, places)
     pairs = [
         (file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end))
         for file in images.entries()
@@ -171,12 +189,39 @@ def find_label_maps(
     if not pairs:
         raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
-    if missing:
-        count = f"{len(missing)} of {len(pairs)} are missing"
-        raise ValueError(f"{maps.path} must hold a label map of each image, {count}, such as {min(missing)}.")
-    names = list(classes) if classes is not None else _listed_classes(root, known)
+    pairs = [pair for pair in pairs if pair[1].name not in missing]
+    if not pairs:
+        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}, such as {min(missing)}.")
     values = known.values if known is not None and of_cityscapes else ()
-    return LabelMaps(images, maps, names, pairs, reduce_zero_label, values)
+    home = root if ann_dir is None or (root / "classes.txt").is_file() else root.parent
+    if classes is not None:
+        names = list(classes)
+    elif ann_dir is None or known is not None or (home / "classes.txt").is_file():
+        names = _listed_classes(home, known)
+    else:
+        files = tuple(maps.path.absolute() / entry.name for entry in maps.entries() if is_image(entry.name))
+        values = _values_in(files, max(file.stat().st_mtime_ns for file in files))
+        names = ["background", "object"] if values == (0, IGNORED) else [f"value {value}" for value in values]
+    return LabelMaps(images, maps, names, pairs, reduce_zero_label, values, tuple(sorted(missing)))
+
+
+@cache
+def _values_in(files: tuple[Path, ...], changed: int) -> tuple[int, ...]:
+    """Return the values of classes in label maps. changed: time of the last change, which makes others of them.
+
+    Raises ValueError for fewer than two values.
+    """
+    found, bad = set(), ""
+    for file in files:
+        try:
+            found.update(_present(decode_label_map(file.read_bytes())))
+        except BadImage as error:
+            bad = f" ({file.name}: {error})"
+    values = tuple(sorted(found - {IGNORED} if found != {0, IGNORED} else found))
+    if len(values) < 2 or values[0] < 0 or values[-1] > IGNORED:
+        seen = ", ".join(map(str, sorted(found)[-10:])) or "none"
+        raise ValueError(f"Label maps in {files[0].parent} must have two or more values below 255, got {seen}{bad}.")
+    return values
 
 
 def _listed_classes(root: Path, known: LabelSet | None = None) -> list[str]:

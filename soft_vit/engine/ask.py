@@ -14,6 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
+from soft_vit.engine.data.bad_images import ReadingDataset
 from soft_vit.engine.entries import class_of, datasets_in, datasets_of, entries, timm_model, type_name
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
@@ -94,6 +95,9 @@ def _training_metainfo(cfg: Config) -> Mapping[str, Any] | None:
         return None
     for one in parts:
         one.pop("pipeline", None)
+        if issubclass(class_of(one, DATASETS) or object, ReadingDataset):
+            # Its names are known before its list of images is made.
+            one["lazy_init"] = True
     with DefaultScope.overwrite_default_scope(cfg.get("default_scope") or "mmengine"):
         return getattr(DATASETS.build(dataset), "metainfo", {})
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mmengine.config import Config
 from mmengine.registry import HOOKS, LOOPS
@@ -83,9 +84,26 @@ def find_config(path: str | Path) -> Path:
     return path
 
 
+def _find_base(base: str, path: str) -> tuple[str, str | None]:
+    """Return the path of a file that a config is based on, and its scope, as MMEngine does.
+
+    `configs/...` is also looked up in this package, so that a config may lie anywhere.
+    """
+    found, scope = _FIND_BASE(base, path)
+    return found if scope or Path(found).is_file() else str(find_config(base)), scope
+
+
+_FIND_BASE = Config._get_cfg_path
+
+
+def _load_config(path: Path) -> Config:
+    with patch.object(Config, "_get_cfg_path", staticmethod(_find_base)):
+        return Config.fromfile(str(path), import_custom_modules=False)
+
+
 def read_config(path: Path) -> Config:
     """Return the config of a file, and import the modules that it names."""
-    config = Config.fromfile(str(path), import_custom_modules=False)
+    config = _load_config(path)
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; only names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
@@ -141,13 +159,13 @@ def _values_set_in(path: Path) -> dict[str, Any]:
         with suppress(ValueError):
             # A file is read by MMEngine in a hundred times as long.
             return {name: ast.literal_eval(value) for name, value in literals.items()}
-    cfg = Config.fromfile(str(path), import_custom_modules=False)
+    cfg = _load_config(path)
     return {name: cfg[name] for name in literals or names if name in cfg}
 
 
 def _bases(path: Path) -> list[Path]:
     """Return the files that a config is based on, in either of MMEngine's styles."""
-    bases = [Path(Config._get_cfg_path(base, str(path))[0]) for base in Config._get_base_files(str(path))]
+    bases = [Path(_find_base(base, str(path))[0]) for base in Config._get_base_files(str(path))]
     for block in ast.parse(path.read_text()).body if path.suffix == ".py" else ():
         # `with read_base():`, in which one dot is the folder of the file. Packages of configs have no shared values.
         for node in block.body if isinstance(block, ast.With) else ():

@@ -2,10 +2,12 @@
 
 | value | sets |
 |---|---|
+| `ann_dir`, `ann_file` | data sets in which it is None |
 | `data_root` | data sets without a folder of their own |
 | `image_size` | the model, generated data sets, transforms that crop or resize, and windows of a sliding test |
 | `num_classes` | the model and the data preprocessor; None counts the classes of the training data |
 | `val_fraction` | the share of each class in `train/` that is held out, instead of `val/`; for every `ImageTree` |
+| | the share of all images that is held out; for data sets that set `held_out` |
 
 An entry that the file does not set takes the shared value. An option, and a value that a config sets over one of the
 files that it is based on, also change entries with the earlier value.
@@ -24,8 +26,9 @@ from soft_vit.engine.entries import arguments_of, class_of, datasets_of, entries
 from soft_vit.registry import DATASETS
 from soft_vit.weights.build import is_own_model
 
-NAMES = ("data_root", "image_size", "num_classes", "val_fraction")
+NAMES = ("ann_dir", "ann_file", "data_root", "image_size", "num_classes", "val_fraction")
 """The shared values."""
+_PATHS = ("ann_dir", "ann_file", "data_root")
 # The argument for the image size of each type that has one.
 _SIZED = {
     "AlbumentationsTransform": "img_size",
@@ -61,7 +64,7 @@ def share(cfg: Config, earlier: Earlier) -> None:
 
     Raises ValueError for a replaced value that no entry takes, and for values that contradict each other.
     """
-    _share_data_root(cfg, earlier.values["data_root"])
+    _share_paths(cfg, earlier)
     _hold_out(cfg)
     if not counts_classes(cfg, earlier):
         share_num_classes(cfg, earlier)
@@ -75,7 +78,7 @@ def share(cfg: Config, earlier: Earlier) -> None:
 
 def _reaches(cfg: Config, name: str) -> bool:
     """Return whether an entry takes a shared value."""
-    if name in ("data_root", "val_fraction"):
+    if name in ("val_fraction", *_PATHS):
         return any(dataset.get(name) == cfg[name] for dataset in datasets_of(cfg, "train", "val", "test"))
     others = any(True for _ in _sized(cfg)) if name == "image_size" else _sets_num_classes(cfg)
     return bool(timm_model(cfg)) or others
@@ -86,13 +89,15 @@ def _occurs(cfg: Config, value: Any) -> bool:
     return any(value in entry.values() for place, entry in entries(cfg) if place)
 
 
-def _share_data_root(cfg: Config, earlier: list[Any]) -> None:
-    if cfg.get("data_root") is None:
-        return
-    cfg.data_root = root = str(cfg.data_root)
-    for dataset in datasets_of(cfg, "train", "val", "test"):
-        if takes_data_root(dataset) and dataset.get("data_root") in (None, *earlier):
-            dataset["data_root"] = root
+def _share_paths(cfg: Config, earlier: Earlier) -> None:
+    for name in _PATHS:
+        if cfg.get(name) is None:
+            continue
+        cfg[name] = value = str(cfg[name])
+        for dataset in datasets_of(cfg, "train", "val", "test"):
+            takes = takes_data_root(dataset) if name == "data_root" else name in dataset
+            if takes and dataset.get(name) in (None, *earlier.values[name]):
+                dataset[name] = value
 
 
 def takes_data_root(dataset: Mapping[str, Any]) -> bool:
@@ -101,11 +106,14 @@ def takes_data_root(dataset: Mapping[str, Any]) -> bool:
 
 
 def _hold_out(cfg: Config) -> None:
-    """Split the training images of each `ImageTree` in two, where `val_fraction` asks for it."""
-    for split in ("train", "val", "test") if cfg.get("val_fraction") else ():
+    """Split the training images of each data set that can do so in two, where `val_fraction` asks for it."""
+    share = cfg.get("val_fraction")
+    for split in ("train", "val", "test") if share is not None else ():
         for dataset in datasets_of(cfg, split):
-            if type_name(dataset) == "ImageTree" and dataset.get("split", "train") in ("train", "val"):
-                dataset.update(split="train", val_fraction=cfg.val_fraction, held_out=split != "train")
+            if type_name(dataset) != "ImageTree":
+                dataset.update({"val_fraction": share} if "held_out" in dataset else {})
+            elif share and dataset.get("split", "train") in ("train", "val"):
+                dataset.update(split="train", val_fraction=share, held_out=split != "train")
 
 
 def counts_classes(cfg: Config, earlier: Earlier) -> bool:
@@ -128,7 +136,7 @@ def share_num_classes(cfg: Config, earlier: Earlier) -> None:
 
 def _sets_num_classes(cfg: Config) -> bool:
     """Return whether the model is a detector or segmentor with `num_classes`, which a file may set there alone."""
-    return not timm_model(cfg) and (cfg.get("model") or {}).get("num_classes") is not None
+    return not timm_model(cfg) and "num_classes" in (cfg.get("model") or {})
 
 
 def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -64,7 +64,8 @@ def quantize_openvino(full: Path, target: Path, source: ExportModel, root: Path 
 
     model = openvino.Core().read_model(full)
     products = [node for node in model.get_ops() if node.get_type_name() in OPENVINO_PRODUCTS]
-    chosen = {node.get_friendly_name() for node in products if any(map(is_constant, inputs_of(node)))}
+    weighted = [node for node in products if any(map(is_constant, inputs_of(node))) and not is_split(node)]
+    chosen = {node.get_friendly_name() for node in weighted}
     others = [node.get_friendly_name() for node in model.get_ops() if node.get_friendly_name() not in chosen]
     batches = calibration_batches(source, root)
     # Otherwise NNCF writes a line for each node that is left out.
@@ -85,6 +86,13 @@ def quantize_openvino(full: Path, target: Path, source: ExportModel, root: Path 
 def inputs_of(node: Any) -> list[Any]:
     """Return the nodes of OpenVINO that give a node's inputs."""
     return [value.get_source_output().get_node() for value in node.inputs()]
+
+
+def is_split(node: Any) -> bool:
+    """Return whether a depthwise convolution's output gets more dimensions, which OpenVINO cannot compile in int8."""
+    users = [each.get_node() for each in node.output(0).get_target_inputs()]
+    split = [user for user in users if user.get_type_name() == "Reshape" and len(user.output(0).partial_shape) > 4]
+    return node.get_type_name() == "GroupConvolution" and bool(split)
 
 
 def is_constant(node: Any) -> bool:

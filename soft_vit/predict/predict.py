@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from soft_vit.data.images import decode_image
-from soft_vit.predict.drawing import class_colors, index_image
+from soft_vit.engine.drawing import class_colors, index_image
 from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
@@ -140,14 +140,17 @@ def _by_strips(predictor: Predictor) -> bool:
     return getattr(predictor, "label_type", None) is not None
 
 
-def open_image(item: Input, bits: int | None, by_windows: bool) -> Any:
-    """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError."""
+def open_image(item: Input, bits: int | None, by_windows: bool, upright: bool | None = None) -> Any:
+    """Return the image, of Pillow, or with by_windows a `TiffImage`. Raises OSError or ValueError.
+
+    upright: see `decode_image`.
+    """
     if by_windows and isinstance(item.source, Path) and item.source.suffix.lower() in TIFF:
         # Needs an extra.
         from soft_vit.data.tiff import TiffImage
 
         return TiffImage(item.source, bits)
-    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits)
+    return decode_image(item.read(), free_memory() // _BYTES_OF_PIXEL, bits=bits, upright=upright)
 
 
 def part_file(out: Path, predictor: Any, item: Input) -> Path:
@@ -184,7 +187,7 @@ def _predict_batch(
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = open_image(item, bits, _by_windows(predictor))
+            images[item] = open_image(item, bits, _by_windows(predictor), getattr(predictor, "upright", None))
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.

@@ -175,6 +175,7 @@ class ConfigPredictor:
         self.spec = weights.spec.with_classes(weights.spec.label_names, bool(model.get("multi_label")))
         dataset = shown_datasets(cfg)[0]
         self.bits: int | None = dataset.get("bits")
+        self.upright: bool | None = dataset.get("upright")
         # The pipeline for generated images of one size does not resize.
         if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))

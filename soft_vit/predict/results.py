@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.data.coco_masks import encode_masks
-from soft_vit.predict.drawing import draw_classes, draw_instances, draw_segmentation, pixel_counts
+from soft_vit.engine.drawing import draw_classes, draw_instances, draw_segmentation, pixel_counts
 
 
 @dataclass(frozen=True)

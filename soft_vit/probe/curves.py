@@ -35,14 +35,17 @@ def read_run(path: str | Path) -> dict[str, Series]:
         lines = _before(lines, later) + later
     if not lines:
         raise ValueError(f"The log of a run must not be empty, got {path}.")
+    # Runs that count in iterations log no epoch.
+    in_iterations = any(_is_training(line) and "epoch" not in line for line in lines)
     trained = {key for line in lines if _is_training(line) for key in line}
     series: dict[str, Series] = {}
     for line in lines:
         training = _is_training(line)
+        unit = "iteration" if training or in_iterations else "epoch"
         for key in line.keys() - POSITION_KEYS:
             if line[key] is None or isinstance(line[key], int | float):
                 name = f"val/{key}" if not training and key in trained else key
-                _, steps, values = series.setdefault(name, ("iteration" if training else "epoch", [], []))
+                _, steps, values = series.setdefault(name, (unit, [], []))
                 steps.append(line["step"])
                 values.append(math.nan if line[key] is None else line[key])
     return series

@@ -60,17 +60,19 @@ class Judge:
         """Return the cosine of final tokens, the agreement of neighbours, and the overlap of salient pixels.
 
         cosine, of each source too: the mean over tokens. agreement: see `neighbour_agreement`, of means over the tokens
-        of a picture's map. overlap: the intersection of pixels above one half, over their union, summed over pictures.
+        of a picture's map. overlap: the intersection of pixels above one half, over their union, summed over pictures;
+        1 where there are none.
         """
         tokens, maps = self.run(student)
         cosine = F.cosine_similarity(tokens, self.tokens, dim=-1).mean(1)
         prefix = tokens.shape[1] - math.prod(student.feat_size(self.images))
         a, b = maps > THRESHOLD, self.maps > THRESHOLD
+        union = int((a | b).sum())
         of_sources = zip(SOURCES, cosine.split(self.counts), strict=True)
         return {
             "cosine": cosine.mean().item(),
             "agreement": neighbour_agreement(*(x[:, prefix:].mean(1) for x in (tokens, self.tokens))),
-            "overlap": float((a & b).sum() / (a | b).sum().clamp(min=1)),
+            "overlap": int((a & b).sum()) / union if union else 1.0,
         } | {f"cosine/{source}": values.mean().item() for source, values in of_sources}
 
 

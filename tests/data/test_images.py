@@ -356,6 +356,7 @@ def test_annotated_pixels_are_those_of_the_annotations(orientation, kind, shape)
     for expected, upright in ((stored, False), (turned, True)):
         size = expected.shape[:2]
         assert_pixels(np.asarray(decode_image(data, size=size, upright=upright)), expected)
+        assert_pixels(np.asarray(decode_image(data, upright=upright)), expected)
         if stored.shape != turned.shape:
             assert_pixels(np.asarray(decode_image(data, size=size)), expected)
         else:

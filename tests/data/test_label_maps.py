@@ -88,17 +88,12 @@ def test_labels_lie_on_the_pixels_that_were_annotated(tree, orientation):
             maps.load(maps.pairs[0], upright=True)
 
 
-def without_maps(tree):
-    (tree / "annotations/training/a.png").unlink()
-    (tree / "annotations/training/more/c.png").unlink()
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:50])
 
 
 DAMAGE = [
-    (without_maps, ValueError, r"2 of 3 .*a\.png"),
+    (lambda tree: [path.unlink() for path in tree.rglob("*.png")], ValueError, r"such as a\.png"),
     (lambda tree: [path.unlink() for path in tree.rglob("*.jpg")], ValueError, "images"),
     (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt or objectInfo150\.txt"),
     (lambda tree: (tree / "annotations").rename(tree / "masks"), FileNotFoundError, "annotations/training"),
@@ -126,3 +121,34 @@ def test_classes_from_zero_are_not_shifted_unnoticed(tree):
     assert set(np.concatenate([labels.ravel() for labels in found])) == {0, 1, 2}
     (sentence,) = find_label_maps(tree, "training", reduce_zero_label=True).doubts()
     assert "contain 0 but not 3" in sentence
+
+
+# Values in masks, and the values and names of the classes that are found; None is refused.
+FLAT = [
+    ((0, 1, 2), (0, 1, 2), ["value 0", "value 1", "value 2"]),
+    ((3, 7, IGNORED), (3, 7), ["value 3", "value 7"]),
+    ((0, IGNORED), (0, IGNORED), ["background", "object"]),
+    ((1, IGNORED), None, r"got 1, 255\."),
+]
+
+
+@pytest.mark.parametrize(("written", "values", "names"), FLAT)
+def test_a_folder_of_images_and_a_folder_of_masks(written, values, names, tmp_path, monkeypatch):
+    """Relative to the working folder, without a list of classes; an image without a mask is left out."""
+    monkeypatch.chdir(tmp_path)
+    pixels = np.resize(np.array(written, np.uint8), (5, 7))
+    for name in ("a", "b"):
+        save(tmp_path / f"photos/{name}.jpg", np.zeros((5, 7, 3), np.uint8))
+    save(tmp_path / "masks/a.png", pixels)
+    if values is None:
+        with pytest.raises(ValueError, match=names):
+            find_label_maps("photos", "", ann_dir="masks")
+        return
+    maps = find_label_maps("photos", "", ann_dir="masks")
+    assert (maps.values, maps.classes, maps.missing) == (values, names, ("b.png",))
+    assert "left out: 1" in maps.doubts()[0]
+    ((_, labels),) = [maps.load(pair) for pair in maps.pairs]
+    expected = [[values.index(one) if one in values else IGNORED for one in row] for row in pixels]
+    assert labels.tolist() == expected
+    (tmp_path / "classes.txt").write_text("sky\nground\nsea\n")
+    assert find_label_maps("photos", "", ann_dir="masks").classes == ["sky", "ground", "sea"]

@@ -3,19 +3,25 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from engine.runs import scalars
 from mmengine.config import Config
-from mmengine.registry import init_default_scope
+from mmengine.registry import DATASETS, init_default_scope
+from PIL import ExifTags, Image
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
+from soft_vit.dense.segmentation.metric import SegmentationMetric, confusion
 from soft_vit.engine import evaluate, train
+from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.predict import load_predictor, predict_files
 
 # The configs for generated scenes, made small: overfitted to a few images, resumed exactly, tested.
 
@@ -116,6 +122,78 @@ def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd
     measured = evaluate(config, str(whole.checkpoint), options={**options, **found}, work_dir=tmp_path / "test")
     assert {metric: measured[metric] for metric in whole.metrics} == pytest.approx(whole.metrics, abs=1e-6)
     assert not found or json.loads((tmp_path / "found.bbox.json").read_text())
+
+
+# The configs for one's own folders: two paths are enough, from any working folder; runs show data and predictions.
+
+
+LOADING = ("num_workers", "persistent_workers", "dataset.upright")
+FEW_STEPS = {
+    **{f"{split}_dataloader.{key}": False for split in ("train", "val", "test") for key in LOADING},
+    "train_dataloader.batch_size": 2,
+    "model.backbone.model_name": "soft_plus_pico",
+    "train_cfg.max_iters": 3,
+    "train_cfg.val_interval": 3,
+    "optim_wrapper.optimizer.lr": 0.01,
+    "param_scheduler": [],
+    "default_hooks.logger.interval": 1,
+    "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.1}],
+    "val_fraction": 0.5,
+}
+OF_FOLDERS = {
+    "segmentation/upernet_soft_plus_tiny_folder": (
+        {"data_root": "ade/images/training", "ann_dir": "ade/annotations/training", "image_size": 64},
+        {"model.decoder.channels": 16, "model.auxiliary.channels": 8},
+    ),
+    "detection/retinanet_soft_plus_tiny_coco_file": (
+        {"data_root": "coco/train2017", "ann_file": "coco/annotations/instances_train2017.json"},
+        {"model.pyramid_channels": 16, "model.head_convs": 1, "model.min_size": 64, "model.score_thresh": 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_FOLDERS)
+def test_two_paths_start_a_run_whose_predictions_are_those_that_count(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    paths, options = OF_FOLDERS[name]
+    task = paths["data_root"].partition("/")[0]
+    make_tree(tmp_path / task, task, train=6, val=1, size=(64, 80), seed=3)
+    for path in Path(paths["data_root"]).iterdir():
+        # Labels belong to the stored pixels.
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = 3
+        Image.open(path).copy().save(path, exif=exif)
+    Path("own.py").write_text(f'_base_ = ["configs/{name}.py"]\n')
+    options = {**FEW_STEPS, **paths, **options}
+    run = train("own.py", options=options)
+    first, *_ = capfd.readouterr().out.partition("(train)")
+    assert first.count("\n") <= 25
+    assert f"{6 - run.images} of 80 x 64 pixels" in first
+    assert ("Boxes: " if "detection" in name else "Pixels: value 1 ") in first
+    assert {"data.png", "predictions.png", "curve.png"} <= {path.name for path in Path("work_dirs/own").iterdir()}
+
+    # What is tested are the averaged weights, as in a prediction.
+    found = {"test_evaluator.out": "found"} if "detection" in name else {}
+    measure = partial(evaluate, "own.py", str(run.checkpoint), options={**options, **found}, work_dir="test")
+    plain, tested = measure(ema=False), measure()
+    init_default_scope("mmpretrain")
+    dataset = DATASETS.build(resolve("own.py", options).test_dataloader.dataset)
+    infos = [dataset.get_data_info(index) for index in range(run.images)]
+    images = [(info.get("entry") or info["files"][0])[0] for info in infos]
+    load = partial(load_predictor, config="own.py", checkpoint=run.checkpoint, options=options, score_thr=0.0)
+    predicted = predict_files([f"{paths['data_root']}/{name}" for name in images], load, "out").results["images"]
+    if found:
+        detections = json.loads(Path("found.bbox.json").read_text())
+        drawn = [one for entry in predicted for one in entry["predictions"]]
+        assert [one["score"] for one in drawn] == pytest.approx([one["score"] for one in detections], abs=1e-5)
+        sides = np.array([one["box"] for one in drawn]) - np.array([[*one["bbox"][:2]] * 2 for one in detections])
+        np.testing.assert_allclose(sides[:, 2:], [one["bbox"][2:] for one in detections], atol=2e-3)
+    else:
+        maps = [np.asarray(Image.open(f"out/{entry['map']}")) for entry in predicted]
+        truth = [dataset.read(info)[1] for info in infos]
+        table = confusion(*(torch.from_numpy(np.stack(one)) for one in (truth, maps)), len(dataset.metainfo["classes"]))
+        assert SegmentationMetric().compute_metrics(table)["mIoU"] == pytest.approx(tested["mIoU"], abs=1e-6)
+    assert plain != tested
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 import torch
 from documents import ROOT
 
-from docs.generate.demo import OUTPUTS, TilesDemo
+from docs.generate.demo import Demo, FashionDemo, TilesDemo
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -81,37 +81,81 @@ def test_pages_open_without_errors_and_without_the_network(site, address, page):
     assert (errors, elsewhere, wide) == ([], [], [])
 
 
-# Waits for the model's result for the board that is shown.
-READY = "() => { const demo = document.getElementById('tiles-demo').demo; return demo?.result?.input === demo.input; }"
+# Waits for the model's result for what is shown.
+READY = """() => {
+    const demo = document.querySelector(".demo")?.demo;
+    return demo?.result && demo.result.input === demo.question.input;
+}"""
 RESULT = """() => {
-    const {input, outputs} = document.getElementById("tiles-demo").demo.result;
+    const {input, outputs} = document.querySelector(".demo").demo.result;
     return [[...input], Object.fromEntries(Object.entries(outputs).map(([name, data]) => [name, [...data]]))];
 }"""
 
 
-@pytest.mark.parametrize("size", [PHONE, DESK])
-def test_demo_answers_as_the_model(address, page, size):
+def open_demo(page, url: str, size: dict[str, int]) -> None:
     if not shutil.which("npm"):
         pytest.skip("the demo's runtime comes from npm")
     page.set_viewport_size(size)
-    page.goto(f"{address}/")
-    page.locator("#tiles-demo").scroll_into_view_if_needed()
+    page.goto(url)
+    page.locator(".demo").scroll_into_view_if_needed()
+    page.wait_for_function(READY)
+
+
+@torch.no_grad()
+def check_outputs(page, model: Demo) -> None:
+    """The outputs in the page are those of the model in float64, on the input in the page."""
+    data, outputs = page.evaluate(RESULT)
+    expected = model(torch.tensor(data, dtype=torch.float64).reshape(1, *model.input_size))
+    for name, tensor in zip(model.outputs, expected, strict=True):
+        given = torch.tensor(outputs[name], dtype=torch.float64).reshape(tensor.shape)
+        # Weights of attention are below 1.
+        assert (given - tensor).abs().max() < 1e-5 * max(1, tensor.abs().max()), name
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK])
+def test_demo_answers_as_the_model(address, page, size):
+    open_demo(page, f"{address}/", size)
     model, marks = TilesDemo().eval().double(), []
     for turn in range(12):
         page.wait_for_function(READY)
-        data, outputs = page.evaluate(RESULT)
-        with torch.no_grad():
-            expected = model(torch.tensor(data, dtype=torch.float64).reshape(1, 3, 64, 64))
-        for name, tensor in zip(OUTPUTS, expected, strict=True):
-            given = torch.tensor(outputs[name], dtype=torch.float64).reshape(tensor.shape)
-            # Weights of attention are below 1.
-            assert (given - tensor).abs().max() < 1e-5 * max(1, tensor.abs().max()), name
+        check_outputs(page, model)
         marks.append([mark.get_attribute("data-right") for mark in page.locator(".demo-answer").all()])
         # Another colour, another tile to ask for, another place of the cue, or another board.
         page.locator((".demo-right", ".demo-left", ".demo-ask", ".demo-whole", ".demo-again")[turn % 5]).first.click()
     right, without = (column.count("true") for column in zip(*marks, strict=True))
     assert right >= 10
     assert without <= 7
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK])
+def test_demo_names_chosen_and_drawn_items(address, page, size):
+    hosts = set()
+    page.on("request", lambda request: hosts.add(request.url[: len(address)]))
+    open_demo(page, f"{address}/real/", size)
+    model, names = FashionDemo().eval().double(), page.locator(".demo-bar span").all_inner_texts()
+    assert names == list(model.model.pretrained_cfg["label_names"])
+    # Bags, and a shirt that it calls a T-shirt.
+    for item, answer, mark in ((8, 8, "true"), (18, 8, "true"), (6, 0, "false")):
+        page.locator(".demo-item").nth(item).click()
+        page.wait_for_function("document.querySelector('.demo-item[aria-pressed=true]') === document.activeElement")
+        page.wait_for_function(READY)
+        assert page.locator(".demo-best span").inner_text() == names[answer]
+        assert page.locator(".demo-answer").get_attribute("data-right") == mark
+    check_outputs(page, model)
+    # Two legs.
+    page.locator(".demo-again").first.click()
+    box = page.locator(".demo-pad").bounding_box()
+    for offset in (-0.14, -0.1, -0.06, 0.06, 0.1, 0.14):
+        page.mouse.move(box["x"] + box["width"] * (0.5 + offset), box["y"] + box["height"] * 0.1)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * (0.5 + 1.4 * offset), box["y"] + box["height"] * 0.9)
+        page.mouse.up()
+    page.wait_for_function(READY)
+    check_outputs(page, model)
+    assert page.locator(".demo-best span").inner_text() == "Trouser"
+    shares = page.locator(".demo-bar i").evaluate_all("bars => bars.map(bar => +bar.style.getPropertyValue('--share'))")
+    assert sum(shares) == pytest.approx(1)
+    assert hosts == {address}
 
 
 def test_lengths_from_which_something_wins_sort_as_numbers(address, page):

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from soft_vit.export.formats import core_decompositions
+
 Note = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
-decompositions = cache(torch.export.default_decompositions)
+decompositions = cache(core_decompositions)
 
 
 class Decomposed(TorchDispatchMode):
-    """Decompose operators as `ExportedProgram.run_decompositions` does, and call note with those that are left.
+    """Decompose operators as `core_aten` does, and call note with those that are left.
 
     note takes the operator, its arguments and its result.
     """

@@ -15,8 +15,8 @@ from mmpretrain.structures import DataSample
 from PIL import Image
 from pycocotools import mask as coco
 
+from soft_vit.engine.drawing import class_colors, draw_classes, draw_instances, draw_segmentation, index_image
 from soft_vit.predict import ClassMap, Outcome, RankedClasses, predict_files, result_of
-from soft_vit.predict.drawing import class_colors, draw_classes, draw_instances, draw_segmentation, index_image
 from soft_vit.predict.inputs import find_inputs, free_name, printable
 from soft_vit.predict.results import Result
 

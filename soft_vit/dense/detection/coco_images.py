@@ -19,11 +19,12 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from soft_vit.data.archives import StoredFile, require_storage
+from soft_vit.data.archives import StoredFile, path_below, require_storage
 from soft_vit.data.coco import CocoImage, read_coco
 from soft_vit.data.coco_masks import decode_segmentation
 from soft_vit.data.images import BadImage, LabelledImages
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.data.datasets import hold_out
 from soft_vit.engine.data.transforms import build_transform
 from soft_vit.registry import DATASETS, register
 
@@ -35,7 +36,8 @@ class CocoImages(ReadingDataset):
     """Images of a folder, TAR or ZIP with the boxes, and optionally masks, of a COCO annotation file.
 
     data_root: folder of the data. ann_file, img_dir: annotation file and folder of the images below it (or their TAR or
-    ZIP, without its ending). masks: load masks too.
+    ZIP, without its ending); ann_file may also be a path of its own. masks: load masks too. val_fraction: the share of
+    the file's images to hold out, in [0, 1), drawn with a fixed seed; held_out: use these images instead of the others.
     filter_empty: drop training images without an object to train on. transforms: of torchvision.transforms.v2, each as
     `dict(type=NAME, ...)`, applied in training to the image, its boxes and masks together; by default a horizontal
     flip. test_mode: keep all images, without targets and transforms. bits, upright: see
@@ -46,18 +48,21 @@ class CocoImages(ReadingDataset):
     labels int64 `[n]` from 0 and masks uint8 `[n, H, W]`, without crowds. In a test it has `objects`, the image's
     annotations as in the file, for `CocoAP`.
 
-    Bad annotations are left out and logged (see `soft_vit.data.coco`). An image that is unreadable or differs from the
-    annotated size is replaced, in a test by a black one (see `ReadingDataset`). Raises ValueError or FileNotFoundError
-    for data that cannot be used at all, and ValueError for an unknown transform.
+    Bad annotations are left out and logged (see `soft_vit.data.coco`). Training data has the attributes sizes, (width,
+    height) of each image; counts, the objects of each class; left_out, what is not trained on, in words. An image that
+    is unreadable or differs from the annotated size is replaced, in a test by a black one (see `ReadingDataset`).
+    Raises ValueError or FileNotFoundError for data that cannot be used at all, and ValueError for an unknown transform.
     """
 
     def __init__(
         self,
         data_root: str | None = None,
-        ann_file: str = "annotations/instances_train2017.json",
+        ann_file: str | None = "annotations/instances_train2017.json",
         img_dir: str = "train2017",
         *,
         masks: bool = False,
+        val_fraction: float = 0.0,
+        held_out: bool = False,
         filter_empty: bool = True,
         transforms: Sequence[dict] = _FLIP,
         test_mode: bool = False,
@@ -65,6 +70,8 @@ class CocoImages(ReadingDataset):
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
+        if ann_file is None:
+            raise ValueError("ann_file must be the annotation file in COCO's format (--cfg-options), got None.")
         self.upright = upright
         root = Path(data_root).expanduser()
         storage = require_storage(root, img_dir)
@@ -73,15 +80,16 @@ class CocoImages(ReadingDataset):
         starts = ["/".join([*parts[i:], ""]) for i in range(len(parts) + 1)]
         files = storage.entries()
         entries = {start + entry.name: entry for start in starts for entry in files}
-        self._annotations = read_coco(root / ann_file, entries.keys(), masks=masks)
+        self._annotations = read_coco(path_below(root, ann_file), entries.keys(), masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
         self.masks = masks
         self.filter_empty = filter_empty
         self.transforms = [] if test_mode else [build_transform(config, v2) for config in transforms]
         self._entries = entries
-        for sentence in self._annotations.problems.sentences():
-            print_log(f"{root / ann_file}: {sentence}", "current", logging.WARNING)
+        # The other part of the file has the same problems.
+        self._logs = not held_out
+        self._annotations.images = hold_out(self._annotations.images, val_fraction, held_out)
         super().__init__(
             metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
             test_mode=test_mode,
@@ -91,16 +99,39 @@ class CocoImages(ReadingDataset):
     def load_data_list(self) -> list[dict]:
         """Return an entry for each image, with its targets for training or its annotations for a test."""
         images = self._annotations.images
+        for sentence in self._annotations.problems.sentences() if self._logs else ():
+            print_log(f"{self._annotations.path}: {sentence}", "current", logging.WARNING)
         if not self.test_mode:
-            images = [image for image in images if image.has_file]
+            listed, images = images, [image for image in images if image.has_file]
             if self.filter_empty:
                 images = [image for image in images if image.trainable.any()]
             if not images:
                 raise ValueError(f"{self._annotations.path} must have an object to train on.")
+            self._describe(listed, images)
         entries = [self._entry_of(image) for image in images]
         # MMEngine serialises the list; these would only take memory in each worker.
         del self._annotations, self._entries
         return entries
+
+    def _describe(self, listed: Sequence[CocoImage], images: Sequence[CocoImage]) -> None:
+        labels = np.concatenate([image.labels[image.trainable] for image in images])
+        self.counts = np.bincount(labels, minlength=len(self._annotations.classes))
+        self.sizes = [(image.width, image.height) for image in images]
+        with_file = sum(image.has_file for image in listed)
+        crowds = sum(one["iscrowd"] for image in listed for one in image.objects)
+        reasons = {
+            "images without a file": len(listed) - with_file,
+            "images without an object": with_file - len(images),
+            "crowds or objects to ignore": crowds,
+            "empty boxes": sum((~image.trainable).sum() for image in listed) - crowds,
+        }
+        self.left_out = [f"{reason} {count:,}" for reason, count in reasons.items() if count]
+
+    def annotated(self, info: dict) -> tuple[str, Image.Image, dict[str, Any]]:
+        """Return the name of a training image, the image and its objects, see `soft_vit.dense.report.drawn`."""
+        masks = [decode_segmentation(one, *info["ori_shape"]) for one in info.get("segmentations", ())]
+        found = {"boxes": info["boxes"], "labels": info["labels"].tolist()}
+        return info["entry"][0], self.read(info), found | ({"masks": np.stack(masks).astype(bool)} if masks else {})
 
     def number_like(self, classes: Sequence[str]) -> None:
         """Number the classes by their place in `classes`, which holds all of them."""

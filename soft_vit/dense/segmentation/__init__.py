@@ -3,6 +3,7 @@
 Importing it registers the classes for configs.
 """
 
+from soft_vit.dense import report  # noqa: F401  registers its hook
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.segmentation import transforms  # noqa: F401  registers them
 from soft_vit.dense.segmentation.dataset import LabelMapTree

@@ -15,6 +15,7 @@ from soft_vit.data.archives import StoredFile
 from soft_vit.data.images import BadImage
 from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
+from soft_vit.engine.data.datasets import hold_out
 from soft_vit.registry import DATASETS, register
 
 
@@ -22,14 +23,16 @@ from soft_vit.registry import DATASETS, register
 class LabelMapTree(ReadingDataset):
     """Images and label maps in the layout of ADE20K, or of Cityscapes.
 
-    data_root, split, classes, reduce_zero_label, labels: see `soft_vit.data.label_maps.find_label_maps`; a value of
-    reduce_zero_label that seems wrong is logged. bits, upright: see `soft_vit.data.images.decode_image`. A sample
-    enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map` (uint8 `[H, W]`, 255 where unlabelled),
-    `img_path`, `ori_shape` (H, W) and `sample_idx`.
+    data_root, split, classes, reduce_zero_label, labels, ann_dir: see `soft_vit.data.label_maps.find_label_maps`; a
+    value of reduce_zero_label that seems wrong is logged. val_fraction: with ann_dir, the share of the images to hold
+    out, in [0, 1), drawn with a fixed seed; held_out: use these images instead of the others. bits, upright: see
+    `soft_vit.data.images.decode_image`. A sample enters the pipeline as `img` (uint8 `[3, H, W]`, RGB), `gt_seg_map`
+    (uint8 `[H, W]`, 255 where unlabelled), `img_path`, `ori_shape` (H, W) and `sample_idx`.
 
-    In training, another pair replaces one that cannot be read or whose label map does not fit, see `ReadingDataset`. In
-    a test, a black image replaces an unreadable image and keeps its labels; a label map that cannot be used raises
-    ValueError. Raises ValueError or FileNotFoundError for a tree that cannot be used.
+    Images without a label map are left out and logged. In training, another pair replaces
+    one that cannot be read or whose label map does not fit, see `ReadingDataset`. In a test, a black image replaces an
+    unreadable image and keeps its labels; a label map that cannot be used raises ValueError, and so does a missing one
+    without ann_dir. Raises ValueError or FileNotFoundError for a tree that cannot be used.
     """
 
     def __init__(
@@ -41,25 +44,41 @@ class LabelMapTree(ReadingDataset):
         pipeline: list = (),
         upright: bool | None = None,
         labels: str | None = None,
+        ann_dir: str | None = None,
+        val_fraction: float = 0.0,
+        held_out: bool = False,
         **kwargs: Any,
     ) -> None:
         require_data_root(data_root)
         self.upright = upright
-        options = {"classes": classes, "reduce_zero_label": reduce_zero_label, "labels": labels}
+        options = {"classes": classes, "reduce_zero_label": reduce_zero_label, "labels": labels, "ann_dir": ann_dir}
         self.maps = find_label_maps(data_root, split, **options)
-        for sentence in self.maps.doubts():
-            print_log(sentence, "current", logging.WARNING)
-        self._pairs, self.maps.pairs = self.maps.pairs, []
+        missing = self.maps.missing
+        if missing and kwargs.get("test_mode") and ann_dir is None:
+            raise ValueError(
+                f"{self.maps.maps.path} must hold a label map of each image for a test, such as {missing[0]}."
+            )
+        # The other part of the images has the same problems.
+        self._logs = not held_out
+        if ann_dir is not None:
+            self.maps.pairs = hold_out(self.maps.pairs, val_fraction, held_out)
         super().__init__(metainfo={"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
 
     def load_data_list(self) -> list[dict]:
+        for sentence in self.maps.doubts() if self._logs else ():
+            print_log(sentence, "current", logging.WARNING)
         # MMEngine serialises the list; the pairs would only take memory in each worker.
-        pairs, self._pairs = self._pairs, []
+        pairs, self.maps.pairs = self.maps.pairs, []
         return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return the image and its classes, uint8 `[H, W]`. Raises BadImage."""
         return self.maps.load(_entries(info), bits=self.bits, upright=self.upright)
+
+    def annotated(self, info: dict) -> tuple[str, Image.Image, dict[str, Any]]:
+        """Return the name of an image, the image and its classes, see `soft_vit.dense.report.drawn`."""
+        image, classes = self.read(info)
+        return _entries(info)[0].name, image, {"classes": classes}
 
     def substitute(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return a black image with the label map. Raises ValueError if the label map cannot be used."""

@@ -16,6 +16,9 @@ from PIL import Image
 from soft_vit.data.images import BadImage
 from soft_vit.registry import HOOKS, register
 
+# Images that are logged with the reason at once; others by name.
+_REASONS = 5
+
 
 def require_data_root(data_root: str | None) -> None:
     """Raise FileNotFoundError unless there is a folder of images, or an archive, which not all data sets take."""
@@ -65,12 +68,16 @@ class ReadingDataset(BaseDataset):
             try:
                 content = self.read(info)
             except BadImage:
-                self._bad[index] = 1
+                self.note_bad(index)
                 if not self.test_mode:
                     continue
                 content = self.substitute(info)
             return self.pack(info, content)
         raise ValueError(f"None of the {len(self)} images can be read, such as {self.why_bad(0)}; give other data.")
+
+    def note_bad(self, index: int) -> None:
+        """Note that an image cannot be read."""
+        self._bad[index] = 1
 
     def bad_images(self) -> list[int]:
         """Return the indices of the images that this process and its workers failed to read so far."""
@@ -85,14 +92,14 @@ class ReadingDataset(BaseDataset):
         return f"image {index}: was unreadable before"
 
 
-def _reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
+def reading_datasets(dataset: Any) -> Iterator[ReadingDataset]:
     """Yield the data set itself, or those inside wrappers such as RepeatDataset and ConcatDataset."""
     if isinstance(dataset, ReadingDataset):
         yield dataset
         return
     inner = getattr(dataset, "dataset", None)
     for one in getattr(dataset, "datasets", ()) if inner is None else (inner,):
-        yield from _reading_datasets(one)
+        yield from reading_datasets(one)
 
 
 @register(HOOKS)
@@ -100,7 +107,8 @@ class BadImagesHook(Hook):
     """Logs the name of every unreadable image of a `ReadingDataset`, and stops a run with too many of them.
 
     max_share: largest share of the training images that may be unreadable, in [0, 1]; more raise ValueError. It is
-    checked every 100 iterations and at the end of each epoch.
+    checked before the first step, of the images that other hooks read, every 100 iterations, and at the end of each
+    epoch.
     """
 
     priority = "LOW"
@@ -110,6 +118,9 @@ class BadImagesHook(Hook):
         self.max_share = max_share
         # Indices of images, by split and number of the data set in it.
         self.named: dict[str, list[int]] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        self._look(runner, "train", self.max_share)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         if self.every_n_train_iters(runner, 100):
@@ -125,17 +136,21 @@ class BadImagesHook(Hook):
         self._look(runner, "test")
 
     def _look(self, runner: Runner, split: str, max_share: float | None = None) -> None:
-        datasets = _reading_datasets(getattr(runner, f"{split}_dataloader").dataset)
+        datasets = reading_datasets(getattr(runner, f"{split}_dataloader").dataset)
         for number, dataset in enumerate(datasets):
             named = set(self.named.get(f"{split} {number}", ()))
             # Ranks read different images, and all have to stop together.
             bad = named.union(*all_gather_object(dataset.bad_images()))
-            for index in sorted(bad - named):
-                runner.logger.warning(f"Unreadable image {dataset.why_bad(index)}")
+            reasons = [dataset.why_bad(index) for index in sorted(bad - named)]
+            for reason in reasons[:_REASONS]:
+                runner.logger.warning(f"Unreadable image {reason}")
+            if others := ", ".join(reason.partition(": ")[0] for reason in reasons[_REASONS:]):
+                runner.logger.warning(f"Other unreadable images: {others}")
             if bad - named:
                 instead = "others take their places" if max_share is not None else "black ones take their places"
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
             self.named[f"{split} {number}"] = sorted(bad)
             if max_share is not None and len(bad) > max_share * len(dataset):
                 share = f"a share of {max_share:g}"
-                raise ValueError(f"At most {share} of the images may be unreadable, got {len(bad)} of {len(dataset)}.")
+                what = f"At most {share} of the images may be unreadable (default_hooks.bad_images.max_share)"
+                raise ValueError(f"{what}, got {len(bad)} of {len(dataset)}.")

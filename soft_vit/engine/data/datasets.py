@@ -123,6 +123,12 @@ class TimmDataset(ReadingDataset):
         return self.pipeline({**info, "img": content})
 
 
+def hold_out(items: Sequence[Any], val_fraction: float, held_out: bool) -> list[Any]:
+    """Return the items that are held out, or the others, without regard to classes; with a fraction of 0, all."""
+    pairs = [(item, 0) for item in items]
+    return [item for item, _ in (part_of(pairs, ("",), val_fraction, held_out) if val_fraction or held_out else pairs)]
+
+
 def part_of(
     samples: list[tuple[Any, Any]], classes: Sequence[str], val_fraction: float, held_out: bool
 ) -> list[tuple[Any, Any]]:
@@ -131,7 +137,7 @@ def part_of(
     The only one of a class is not held out. Raises ValueError if all images of another class are.
     """
     if not 0 < val_fraction < 1:
-        raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}.")
+        raise ValueError(f"val_fraction must be in (0, 1) to hold images out, got {val_fraction}.")
     order = np.random.default_rng(0).permutation(len(samples)).tolist()
     order.sort(key=lambda i: samples[i][1])
     chosen = {i for place, i in enumerate(order) if (place + 0.5) * val_fraction % 1 < val_fraction}

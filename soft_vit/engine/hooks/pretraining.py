@@ -1,6 +1,5 @@
 """Save a model that was pre-trained on images without labels, with a report and its pictures."""
 
-import json
 import logging
 import re
 import tempfile
@@ -24,6 +23,7 @@ from soft_vit.engine.models.timm_model import unwrapped
 from soft_vit.linearise.report import pca_colours
 from soft_vit.models.eval_mode import eval_mode
 from soft_vit.probe.cost import machine_description
+from soft_vit.probe.curves import plot_curves, read_run
 from soft_vit.probe.view import picture_grid
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.files import write_atomically
@@ -121,7 +121,7 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
     drawn = [_image(samples[j]) for j in near.indices[queries].flatten()]
     cosines = [f"{cosine:.3f}" for cosine in near.values[queries].flatten().tolist()]
     picture_grid(drawn, cosines, columns=near.indices.shape[1]).save(folder / "neighbours.png")
-    _draw_curve(curve := logged_losses(folder), folder / "curve.png")
+    plot_curves({folder.name: (run := read_run(folder))}, folder / "curve.png", ["loss"])
     of = "held-out images" if dataset.images.held_out else "the training images, too few to hold some out"
     what = "pixels" if model.teacher is None else f"features of {model.teacher_options['model_name']}"
     batch = runner.train_dataloader.batch_sampler.batch_size
@@ -132,7 +132,7 @@ in each process, on {machine_description(next(model.parameters()).device)}. Mask
 squares of {model.mask_patch} pixels; the model predicts {what}.
 {shown}
 ## Loss
-{sum(losses) / len(samples):.4f} on {len(samples)} of {of}, with fixed masks; {list(curve.values())[-1]:.4f} in the
+{sum(losses) / len(samples):.4f} on {len(samples)} of {of}, with fixed masks; {run["loss"][2][-1]:.4f} in the
 last steps of training. It is the mean absolute error where the mask is.
 
 ![Loss by step](curve.png)
@@ -184,21 +184,3 @@ def _masked(model: MaskedImageModel, x: Tensor, masks: Tensor) -> list[Image.Ima
 
 def _image(x: Tensor) -> Image.Image:
     return Image.fromarray((x.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy())
-
-
-def logged_losses(folder: Path) -> dict[int, float]:
-    """Return the losses by step that a run logged in all of its parts; a step that was repeated counts once."""
-    lines = [line for file in sorted(folder.glob("*/vis_data/scalars.json")) for line in file.read_text().splitlines()]
-    entries = [entry for entry in map(json.loads, lines) if "loss" in entry]
-    return {entry["step"]: entry["loss"] for entry in sorted(entries, key=lambda entry: entry["step"])}
-
-
-def _draw_curve(curve: dict[int, float], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(list(curve), list(curve.values()))
-    axes.set(xlabel="step", ylabel="loss")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=90)

@@ -1,4 +1,4 @@
-"""Predictions drawn on their images: classes and label maps with a panel below, boxes and masks in place.
+"""Predictions and labels drawn on their images: classes and label maps with a panel below, boxes and masks in place.
 
 Letters: n instances, H and W height and width of the image in pixels.
 """
@@ -53,19 +53,22 @@ def draw_instances(
     boxes: np.ndarray,
     labels: Sequence[int],
     names: Sequence[str],
-    scores: Sequence[float],
+    scores: Sequence[float] | None = None,
     masks: np.ndarray | None = None,
 ) -> Image.Image:
     """Return the image with a box, name and score for each instance, and half-transparent masks.
 
     boxes: `[n, 4]` as (x0, y0, x1, y1) in pixels. labels: class indices, which select colours. names: of the instances.
-    masks: bool `[n, H, W]`. Earlier instances are drawn over later ones, smaller masks over larger ones.
+    scores: None for annotations. masks: bool `[n, H, W]`. Earlier instances are drawn over later ones, smaller masks
+    over larger ones.
     """
     picture, factor = _resized(image)
     if not len(labels):
         return picture
     colors = [tuple(color) for color in class_colors(max(labels) + 1)[list(labels)].tolist()]
-    captions = [f"{_short(name)} {score:.2f}" for name, score in zip(names, scores, strict=True)]
+    captions = [_short(name) for name in names]
+    if scores is not None:
+        captions = [f"{name} {score:.2f}" for name, score in zip(captions, scores, strict=True)]
     pixels, font = pil_to_tensor(picture), _font(picture)
     if masks is not None:
         shown = _disjoint(torch.from_numpy(_fitted(masks, picture)))
@@ -81,11 +84,12 @@ def draw_instances(
 def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[str]) -> Image.Image:
     """Return the image blended with its class colours, above a panel with the share of each class in the pixels.
 
-    classes: class index of each pixel, int `[H, W]`. names: of all classes, see `class_colors`.
+    classes: class index of each pixel, int `[H, W]`; one that is not below the number of classes, such as 255, means
+    unlabelled, and is black. names: of all classes, see `class_colors`.
     """
     picture, _ = _resized(image)
-    colors = class_colors(len(names), names)
-    painted = Image.fromarray(colors[_fitted(classes, picture)])
+    colors = np.append(class_colors(len(names), names), np.zeros((1, 3), np.uint8), axis=0)
+    painted = Image.fromarray(colors[np.minimum(_fitted(classes, picture), len(names))])
     shares = pixel_counts(classes, len(names)) / classes.size
     order = [index for index in np.argsort(-shares, kind="stable") if shares[index] > 0]
     rows = [(tuple(colors[index].tolist()), names[index], shares[index]) for index in order]
@@ -93,9 +97,9 @@ def draw_segmentation(image: Image.Image, classes: np.ndarray, names: Sequence[s
 
 
 def pixel_counts(classes: np.ndarray, count: int) -> np.ndarray:
-    """Return the pixels of each of `count` classes, int64, in parts of a large image."""
+    """Return the pixels of each of `count` classes, int64; a large image is counted in parts."""
     parts = np.array_split(classes, max(classes.size // 2**24, 1))
-    return sum(np.bincount(part.ravel(), minlength=count) for part in parts)
+    return sum(np.bincount(part.ravel(), minlength=count)[:count] for part in parts)
 
 
 def index_image(classes: np.ndarray, names: Sequence[str] = ()) -> Image.Image:
