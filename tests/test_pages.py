@@ -72,6 +72,7 @@ ENDS_IN = {
     f"{DEMO} --cfg-options": ("soft_vit.engine.run.train", "ended"),
     "python tools/test.py": ("soft_vit.engine.evaluate.evaluate", {}),
     "python tools/test.py configs/demo/soft_pico_labels.py": ("soft_vit.engine.evaluate.evaluate", {}),
+    "python tools/predict.py /path": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/predict.py data/": ("soft_vit.predict.predict_files", SimpleNamespace(exit_code=0)),
     "python tools/export.py": ("soft_vit.export.export", None),
     "python tools/export.py --model efficientvit": ("soft_vit.export.export", None),
