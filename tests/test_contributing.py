@@ -52,6 +52,18 @@ def test_your_own_attention(tmp_path) -> None:
     assert int(re.search(r"(\d+) passed", result.stdout)[1]) > 6
 
 
+@pytest.mark.slow
+def test_your_own_attention_is_measured(tmp_path) -> None:
+    page = (ROOT / "docs" / "own_attention.md").read_text()
+    first, *_, last = blocks(page, "python")
+    (tmp_path / "my_module.py").write_text(first + last)
+    for command in blocks(page, "console")[0].splitlines():
+        words = [sys.executable, *command.split()[1:]]
+        subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    for table in ("gym/results.csv", "atlas/atlas.csv"):
+        assert "exponential" in (tmp_path / table).read_text()
+
+
 def test_a_name_that_is_taken_is_refused() -> None:
     for kind in ("linear", "my attention"):
         with pytest.raises(ValueError, match=kind):

@@ -32,9 +32,13 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     curves = _curves(rows, quantity, head_dim)
-    figure = Figure(figsize=(12.5, 7.2), layout="constrained")
-    panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
-    for axes, (group, kinds) in zip(panels, GROUPS.items(), strict=True):
+    columns = (len(GROUPS) + 1) // 2
+    figure = Figure(figsize=(4.2 * columns, 7.2), layout="constrained")
+    panels = figure.subplots(2, columns, sharex=True, sharey=True).flatten()
+    for unused in panels[len(GROUPS) :]:
+        unused.remove()
+        panels[columns - 1].tick_params(labelbottom=True)
+    for axes, (group, kinds) in zip(panels, GROUPS.items(), strict=False):
         for kind, points in curves.items():
             style: dict[str, Any] = {"color": "0.88", "lw": 0.8, "zorder": 1}
             if kind == BASE or kind in kinds:

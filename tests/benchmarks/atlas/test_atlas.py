@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from benchmarks.atlas.crossover import crossover
+from benchmarks.atlas.groups import GROUPS
 from benchmarks.atlas.measure import build_attention, training_step
+from benchmarks.atlas.pictures import plot_groups
 from benchmarks.atlas.table import AttentionRow, Table, read_table, write_table
 from benchmarks.memory import step_memory
 from benchmarks.timer import log_log_slope
@@ -103,6 +105,13 @@ TABLE = Table("a machine; torch 2.15", "2026-11-23", "python -m benchmarks atlas
 def test_round_trip(tmp_path):
     write_table(tmp_path / "atlas.csv", TABLE)
     assert read_table(tmp_path / "atlas.csv") == TABLE
+
+
+def test_picture_has_a_panel_for_each_group(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, dpi: figures.append(figure))
+    plot_groups([ROW, replace(ROW, kind="softmax")], "training", 32, tmp_path / "training.png")
+    assert [axes.get_title() for axes in figures[0].axes] == list(GROUPS)
 
 
 def test_shipped_table():
