@@ -19,7 +19,9 @@ INTRODUCTION = """
 Small pyramids learn Fashion-MNIST's 60,000 images, at 56 pixels, or 1,970 photos of solar cells, at 64 pixels, without
 labels. Then they learn some of them with labels. From scratch, a pyramid takes as many steps with these labels, or as
 many steps as both have. Accuracies are those of test images, of one seed, or a mean with the range over seeds.
-The 600 steps without labels gained nothing in these short runs: without them, the labelled steps alone do as well."""
+The 600 steps without labels gained nothing in these short runs: without them, the labelled steps alone do as well. The
+layer decay of 0.9 in fine-tuning is not the cause: without it, seed 0 has 78.9 % instead of 77.9 with 1,000 labels of
+Fashion-MNIST, 78.9 instead of 78.6 with all, and 67.0 instead of 68.5 with 1,000 labels of solar cells."""
 
 
 def _groups(results: Results) -> dict[tuple[str, str, str], dict[str, list[float]]]:
