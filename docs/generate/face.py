@@ -44,7 +44,7 @@ def measured_table(speeds: Path, large: Path, models: Mapping[str, Published]) -
             f"ImageNet top-1, published, of {_both(RATED)}; images / s at 800 x 1333",
             *(f"{models[name].top1:.1f} %; {rates[name].median:.2f}" for name in RATED),
         ],
-        ["Fashion-MNIST by `soft_plus_pico`, trained here", "", f"{fmean(fashion):.1f} %"],
+        ["Fashion-MNIST by `soft_plus_pico`, trained here", "", f"{fmean(fashion):.2f} %"],
     ]
     return markdown_table(["measured", *SIDES], rows)
 
