@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.numerics import is_eager
@@ -19,6 +20,21 @@ def on_cpu_without_gradients(*tensors: Tensor) -> bool:
     Only then may private operations or checks of values replace documented operations.
     """
     return not torch.is_grad_enabled() and is_eager(*tensors) and all(x.device.type == "cpu" for x in tensors)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return `log(1 + exp(x))`, with a relative error of a few units in the last place.
+
+    Without gradients on a CPU in a third of the time of torch's: with u the rounded 1 + e, `log(1 + e)` is
+    `log(u) + (e - (u - 1)) / u` up to the square of the rounding error.
+    """
+    if not on_cpu_without_gradients(x):
+        return F.softplus(x)
+    # Above 20 the result is x in fp32 and below.
+    e = x.clamp(max=20).exp_()
+    u = e + 1
+    e.sub_(u - 1).div_(u)
+    return torch.maximum(u.log_().add_(e), x)
 
 
 @cache

@@ -15,7 +15,7 @@ from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_head
 from soft_vit.layers.attention.vssd import LIMIT, draw_steps
 from soft_vit.layers.mlp import HIDDEN_SIZE
 from soft_vit.layers.plain import Linear
-from soft_vit.ops.cpu import on_cpu_without_gradients
+from soft_vit.ops.cpu import on_cpu_without_gradients, softplus
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.ssm import selective_scan
@@ -109,7 +109,7 @@ class SSMAttention(Attention):
         weight, bias = (at_least_float32(x)[:, channels] for x in (self.dt_projs_weight, self.dt_projs_bias))
         rates, shares = (at_least_float32(x).view(4, -1)[:, channels] for x in (self.A_logs, self.Ds))
         delta = torch.baddbmm(bias[:, None], given[..., :-2].flatten(1, 2), weight.mT).unflatten(1, given.shape[1:3])
-        delta = F.softplus(delta)
+        delta = softplus(delta)
         if layout.mask is not None:
             delta = delta.masked_fill(~four_orders(layout.mask[..., None], layout), 0)
         B, C = given[..., -2:].clamp(-LARGEST, LARGEST).split(1, dim=3)
