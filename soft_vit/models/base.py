@@ -356,7 +356,12 @@ class StagedModel(nn.Module):
         return check_choice("global_pool", global_pool, self.global_pools)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for num_classes (0: Identity), with the model's device, dtype and mode."""
+        """Replace the head by a new one for num_classes (0: Identity), with the model's device, dtype and mode.
+
+        The names of the classes and their task belong to the old head, and are forgotten.
+        """
+        if cfg := getattr(self, "pretrained_cfg", None):
+            self.pretrained_cfg = self.default_cfg = {**cfg, "label_names": None, "notes": None}
         if global_pool is not None:
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes

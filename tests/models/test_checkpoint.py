@@ -347,6 +347,10 @@ def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
     assert torch.equal(create().eval()(images), given(images))
     assert {name: create().pretrained_cfg[name] for name in cfg} == {**cfg, "std": (0.3,) * 3}
     assert create(global_pool="token").global_pool == "token"
+    model = create()
+    assert ModelSpec.of(model).label_names == ("a", "b")
+    model.reset_classifier(2)
+    assert not ModelSpec.of(model).label_names
 
 
 def test_few_files_run_for_a_name():
