@@ -154,6 +154,7 @@ def swapped_by_soft_vit(
     pretrained: bool = False,
     pretrained_cfg: Any = None,
     pretrained_cfg_overlay: dict[str, Any] | None = None,
+    pretrained_strict: bool = True,
     pretrained_model_args: dict[str, Any] | None = None,
     cache_dir: Any = None,
     features_only: bool = False,
@@ -183,11 +184,11 @@ def swapped_by_soft_vit(
     for note in notes:
         swap_attention(model, **note)
     if weights is not None:
-        load_into(model, weights, "drop" if features_only else "fit")
+        load_into(model, weights, "drop" if features_only else "fit", pretrained_strict)
     elif pretrained:
+        options: dict[str, Any] = dict(in_chans=model.in_chans, cache_dir=cache_dir, strict=pretrained_strict)
         classes = 0 if features_only else model.num_classes
-        filters: dict[str, Any] = dict(filter_fn=checkpoint_filter_fn, cache_dir=cache_dir)
-        load_pretrained(model, cfg.to_dict(), num_classes=classes, in_chans=model.in_chans, **filters)
+        load_pretrained(model, cfg.to_dict(), num_classes=classes, filter_fn=checkpoint_filter_fn, **options)
     if not features_only:
         return model
     features: Any = FeatureGetterNet(model, out_indices=out_indices)
