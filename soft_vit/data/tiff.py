@@ -116,5 +116,8 @@ class TiffImage:
         if classes.dtype == np.uint8:
             options |= dict(photometric="palette", colormap=257 * colors.T.astype(np.uint16))
         temporary = Path(f"{path}.tmp")
-        tifffile.imwrite(temporary, classes, **options)
-        os.replace(temporary, path)
+        try:
+            tifffile.imwrite(temporary, classes, **options)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
