@@ -233,9 +233,9 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
     """Return the images of a split, each with any number of classes, that `root/split.csv` or `root/split.txt` lists.
 
     The images lie in `root/split`, in an archive of it, or in root itself. A line of `split.txt` is a file name and its
-    classes, separated by TABs, or by spaces in a line without TABs. `split.csv` has a header and the file name in its
-    first column. Its second and last column holds the classes, separated by `|`, `;`, commas or spaces; or each further
-    column is a class, with 1 for images that have it and 0 for others.
+    classes, separated by TABs, or by spaces in a line without TABs. `split.csv` has the file name in its first
+    column. Its second and last column holds the classes, separated by `|`, `;`, commas or spaces; or each further
+    column is a class, named by a header, with 1 for images that have it and 0 for others.
 
     classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
     else all names in the list of `train`, sorted. Images that the list leaves out are not used.
@@ -267,10 +267,12 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
     """Return the labels of each listed file, the classes if each has a column, and the line of each file."""
     table, columns = root / f"{split}.csv", None
     if table.is_file():
-        numbers, lines = list(numbered_lines(table))[1:], read_lines(table)
-        if len(lines) < 2 or "," not in lines[0]:
+        rows = list(csv.reader(read_lines(table)))
+        headless = bool(rows) and is_image(rows[0][0])
+        if not rows or not (len(rows[0]) == 2 if headless else len(rows[0]) > 1):
             raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
-        (_, *columns), *rows = csv.reader(lines)
+        _, *columns = ["file", "labels"] if headless else rows.pop(0)
+        numbers = list(numbered_lines(table))[-len(rows) :]
         if bad := [row for row in rows if len(row) != 1 + len(columns)]:
             raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
         if len(columns) == 1:

@@ -132,6 +132,7 @@ def test_a_flat_folder_with_a_list(tmp_path, lines):
 
 LISTS = {
     "csv": "file,labels\n0.png,b|a\n1.png,\n2.png,c\n",
+    "no header.csv": "0.png,b|a\n1.png,\n2.png,c\n",
     "columns.csv": "file,a,b,c\n0.png,1,1,0\n1.png,0,0,0\n2.png,0,0,1\n",
     "commas.csv": 'file,labels\n0.png,"b,a"\n1.png,""\n2.png,c\n',
     "txt": "0.png b a\n1.png\ntrain/2.png c\n",
@@ -171,6 +172,7 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
         ("csv", "file,labels\n0.png,a\n\n0.png,b\n", ValueError, "0.png on lines 2 and 4"),
         ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
         ("csv", "", ValueError, "header"),
+        ("csv", "0.png,1,0\n1.png,0,1\n", ValueError, "header"),
         ("txt", "", ValueError, "train.txt"),
         ("txt", "0.png x\n0.png x\n", ValueError, "0.png on lines 1 and 2"),
         ("txt", "0.png a\n", ValueError, "'a'"),
