@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--mask-patch", type=int, default=32, metavar="PIXELS", help="side of a square")
     what = "predict the features of this timm model with weights instead of pixels"
     add("--teacher", metavar="NAME", help=what)
+    what = "predict the features of the model's own running average, of which a step keeps this share, such as 0.99"
+    add("--momentum", type=float, metavar="SHARE", help=what)
     add("--bf16", action="store_true", help="autocast in bfloat16")
     add("--seed", type=int, default=0, metavar="N", help="seed of weights, order, crops and masks")
     add("--workers", type=int, default=2, metavar="N", help="processes that read images")

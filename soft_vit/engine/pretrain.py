@@ -27,6 +27,7 @@ def pretrain(
     mask_ratio: float = 0.6,
     mask_patch: int = 32,
     teacher: str | None = None,
+    momentum: float | None = None,
     seed: int = 0,
     workers: int = 2,
     bf16: bool = False,
@@ -36,10 +37,10 @@ def pretrain(
     """Pre-train a timm model on masked images, and write its weights and a report to `out`.
 
     images: a folder, a TAR or a ZIP; labels are not read. size: side of the crops in pixels. batch_size: of each
-    process. mask_ratio, mask_patch: see `MaskedImageModel`. teacher: name of a timm model with weights, whose features
-    are predicted instead of pixels. workers: processes that read images. command: shown in the report. options: values
-    of the config by dotted name. The same call continues a run that was stopped; under torchrun, processes share each
-    step. The weights are `model.safetensors`, see `PretrainingReportHook`.
+    process. mask_ratio, mask_patch, momentum: see `MaskedImageModel`. teacher: name of a timm model with weights, whose
+    features are predicted instead of pixels. workers: processes that read images. command: shown in the report.
+    options: values of the config by dotted name. The same call continues a run that was stopped; under torchrun,
+    processes share each step. The weights are `model.safetensors`, see `PretrainingReportHook`.
 
     Raises ValueError and FileNotFoundError for mistakes, also for an `out` of another run or that another process
     writes to.
@@ -54,6 +55,7 @@ def pretrain(
         "model.mask_ratio": mask_ratio,
         "model.mask_patch": mask_patch,
         "randomness.seed": seed,
+        **({} if momentum is None else {"model.momentum": momentum}),
         **({"model.teacher": {"model_name": teacher, "pretrained": True}} if teacher else {}),
         **(options or {}),
     }

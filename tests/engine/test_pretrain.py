@@ -10,10 +10,11 @@ import torch
 from engine.runs import CONFIGS, NARROW, NARROW_MODEL, assert_same_state, tiny
 from mmengine.registry import MODELS
 from PIL import Image
+from safetensors.torch import load_file
 from torch import nn
 
 from soft_vit.engine import pretrain, train
-from soft_vit.engine.models.masked import MaskedImageModel, draw_masks
+from soft_vit.engine.models.masked import MaskedImageModel, draw_masks, last_map
 from soft_vit.probe.curves import read_run
 from soft_vit.weights.load import load_into
 
@@ -71,6 +72,24 @@ def test_features_of_a_teacher(tmp_path: Path) -> None:
     error = (model.eval().predict_hidden(x, masks) - expected).abs().mean(1)[masks[:, 0, ::32, ::32] > 0]
     torch.testing.assert_close(model.loss(x, masks=masks)["loss"], error.mean(), rtol=1e-5, atol=1e-5)
     assert not [name for name in model.state_dict() if "teacher" in name]
+
+
+def test_features_of_the_running_average() -> None:
+    model = masked("soft_pico", **NARROW, mask_patch=32, momentum=0.75).train()
+    x, average = torch.randn(2, 3, 64, 64), model.pretraining.average
+    assert not any(p.requires_grad for p in average.parameters())
+    weight = model.model.norm.weight
+    model.loss(x)["loss"].backward()
+    with torch.no_grad():
+        weight.add_(1)
+    model.loss(x)
+    torch.testing.assert_close(average.module.norm.weight, weight - 0.75)
+    with torch.no_grad():
+        expected = nn.functional.layer_norm(last_map(average.module, x).movedim(1, 3), (32,)).movedim(3, 1)
+    torch.testing.assert_close(model.targets(x, (2, 2)), expected)
+    assert not average.module.training
+    with pytest.raises(ValueError, match="momentum"):
+        masked("soft_pico", **NARROW, momentum=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +151,19 @@ def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match=r"mask_ratio=0.6, got 0.5"):
         pretrain("soft_pico", photos, tmp_path, epochs=8, mask_ratio=0.5, **SMALL, options=OPTIONS)
+
+
+def test_a_run_with_the_running_average_continues_exactly(photos: Path, tmp_path: Path) -> None:
+    again = dict(epochs=2, momentum=0.75, **SMALL, options=OPTIONS)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    pretrain("soft_pico", photos, whole, **again)
+    stopped.mkdir()
+    for name in ("epoch_1.pth", "pretrain.json"):
+        (stopped / name).write_bytes((whole / name).read_bytes())
+    pretrain("soft_pico", photos, stopped, **again)
+    assert_same_state(whole / "epoch_2.pth", stopped / "epoch_2.pth", "state_dict", "optimizer")
+    assert not [name for name in load_file(whole / "model.safetensors") if "average" in name]
+    assert "its own running average" in (whole / "report.md").read_text()
 
 
 MISTAKES = {"images": "empty", "images ": "8 images", "mask_ratio": 1.5, "mask_patch": 64, "batch_size": 20}

@@ -123,7 +123,8 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
     picture_grid(drawn, cosines, columns=near.indices.shape[1]).save(folder / "neighbours.png")
     plot_curves({folder.name: (run := read_run(folder))}, folder / "curve.png", ["loss"])
     of = "held-out images" if dataset.images.held_out else "the training images, too few to hold some out"
-    what = "pixels" if model.teacher is None else f"features of {model.teacher_options['model_name']}"
+    whose = (model.teacher_options or {"model_name": "its own running average"})["model_name"]
+    what = "pixels" if model.teacher is None else f"features of {whose}"
     batch = runner.train_dataloader.batch_sampler.batch_size
     shown = f"\n```bash\n{command}\n```\n" if command else ""
     text = f"""# {runner.cfg.model.model_name}, pre-trained

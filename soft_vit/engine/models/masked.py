@@ -4,6 +4,7 @@ Letters: B batch, C channels, H x W the image, h x w the last map of the model, 
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from mmpretrain.models.losses import PixelReconstructionLoss
 from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from soft_vit.engine.models.distillation import TaughtClassifier
 from soft_vit.registry import MODELS, register
@@ -46,6 +48,19 @@ def draw_masks(count: int, size: tuple[int, int], side: int, ratio: float, devic
     return enlarged(masked.float().view(count, 1, rows, columns), side, size)
 
 
+class RunningAverage(AveragedModel):
+    """The average of a model's weights over steps, in eval mode: each step keeps the share momentum of it."""
+
+    def __init__(self, model: nn.Module, momentum: float) -> None:
+        super().__init__(model, multi_avg_fn=get_ema_multi_avg_fn(momentum), use_buffers=True)
+        self.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, read: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        """Return `read(average, x)` for images `[B, 3, H, W]`."""
+        return read(self.module.eval(), x)
+
+
 @register(MODELS)
 class MaskedImageModel(TaughtClassifier):
     """A timm model that learns to predict what a mask hides from it, by a convolution of one pixel on its last map.
@@ -54,7 +69,8 @@ class MaskedImageModel(TaughtClassifier):
     those of `TimmTrainClassifier`. mask_ratio: share of masked squares, mask_patch: their side in pixels. norm_target:
     predict pixels less their mean, over their standard deviation, in each square (He et al., "MAE", arXiv 2111.06377).
     teacher: predict the features of a frozen model instead of pixels, see `TaughtClassifier`: its last map, normalised
-    over channels, a mean over each cell of the model's map.
+    over channels, a mean over each cell of the model's map. momentum: predict those of the model's own running average,
+    of which each step keeps this share (Baevski et al., "data2vec", arXiv 2202.03555).
 
     The loss is the mean absolute difference where the mask is, as in SimMIM. SimMIM replaces embedded patches by a
     learned token. Here the masked squares of the image are replaced by one learned square, so that a convolutional
@@ -72,8 +88,11 @@ class MaskedImageModel(TaughtClassifier):
         mask_patch: int = 32,
         norm_target: bool = False,
         teacher: dict[str, Any] | None = None,
+        momentum: float | None = None,
         **kwargs: Any,
     ) -> None:
+        if momentum is not None and (teacher is not None or not 0 <= momentum < 1):
+            raise ValueError(f"momentum must be at least 0, below 1 and without a teacher, got {momentum}.")
         if not 0 < mask_ratio < 1 or mask_patch < 1:
             raise ValueError(
                 f"mask_ratio must be between 0 and 1 and mask_patch positive, got {mask_ratio} and {mask_patch}."
@@ -82,15 +101,24 @@ class MaskedImageModel(TaughtClassifier):
         super().__init__(model_name, *args, teacher=teacher, **{**kwargs, "num_classes": 0})
         self.mask_ratio, self.mask_patch, self.norm_target = mask_ratio, mask_patch, norm_target
         last = self.model.feature_info[-1]
-        channels = 3 if self.teacher is None else self.teacher.model.feature_info[-1]["num_chs"]
         self.stride = last["reduction"]
-        out = channels * self.stride**2 if self.teacher is None else channels
         self.pretraining = nn.Module()
+        if momentum is not None:
+            self.pretraining.average = RunningAverage(self.model, momentum)
+            channels = out = last["num_chs"]
+        elif self.teacher is not None:
+            channels = out = self.teacher.model.feature_info[-1]["num_chs"]
+        else:
+            channels, out = 3, 3 * self.stride**2
         # A vector, which is exempt from weight decay.
         square = nn.init.trunc_normal_(torch.empty(3 * mask_patch**2), std=SQUARE_STD)
         self.pretraining.square, self.pretraining.head = nn.Parameter(square), nn.Conv2d(last["num_chs"], out, 1)
         if "loss" not in kwargs:
             self.loss_module = PixelReconstructionLoss("L1", channel=channels)
+
+    @property
+    def teacher(self) -> Any:
+        return getattr(self.pretraining, "average", None) or super().teacher
 
     def hide(self, x: Tensor, masks: Tensor) -> Tensor:
         """Return images `[B, 3, H, W]` with the learned square where masks `[B, 1, H, W]` are 1."""
@@ -135,6 +163,8 @@ class MaskedImageModel(TaughtClassifier):
         self, inputs: Tensor, data_samples: list[DataSample] | None = None, masks: Tensor | None = None
     ) -> dict[str, Tensor]:
         masks = self.draw(inputs) if masks is None else masks
+        if self.training and hasattr(self.pretraining, "average"):
+            self.pretraining.average.update_parameters(self.model)
         found = self.predict_hidden(inputs, masks)
         size = tuple(found.shape[-2:])
         return {"loss": self.loss_module(found, self.targets(inputs, size), F.adaptive_avg_pool2d(masks, size))}
