@@ -1,7 +1,8 @@
 """Pyramids that first learn real pictures without labels, against as many steps with labels.
 
 A run is `DATA_MODEL_BEGIN_LABELS_SEED`. `pretrain` has no labels, `tuned` begins with its weights, `short` does not,
-and `scratch` takes the steps of both with labels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention
+and `scratch` takes the steps of both with labels. `averaged` is `tuned` after predicting features of the running
+average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention
 type in one pyramid.
 """
 
@@ -31,6 +32,7 @@ SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
 """Of each data set the side of its images, and that of masked squares, in pixels."""
 LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
 BATCH, RATE, DECAY, LAYER_DECAY, SHIFT = 64, 1e-3, 0.05, 0.9, 0.08
+MOMENTUM = 0.99
 STEPS, GYM_STEPS = (600, 200), (240, 80)
 """Without labels, and with them."""
 
@@ -50,6 +52,10 @@ BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch"), LABEL
 PRETRAIN_RUNS = {
     f"{data}_{model}_{begin}_{labels}_{seed}": Trial(data, model, begin, seed, labels)
     for seed, data, model, (begin, labels) in product(SEEDS, SETTINGS, PRETRAINED, BEGINNINGS)
+}
+PRETRAIN_RUNS |= {
+    f"{data}_{PRETRAINED[0]}_averaged_{labels}_{seed}": Trial(data, PRETRAINED[0], "averaged", seed, labels)
+    for seed, data, labels in product(SEEDS, SETTINGS, LABELS)
 }
 for kind in ATTENTIONS:
     for name in {f"{kind}_pyramid_pico", f"{kind}_pico"} & PYRAMID_MODELS.keys():
@@ -111,12 +117,14 @@ def learn(model: nn.Module, loss: Any, images: Tensor, steps: int, seed: int, de
 def masked_model(trial: Trial) -> MaskedImageModel:
     torch.manual_seed(trial.seed)
     side, square = SETTINGS[trial.data]
-    return MaskedImageModel(trial.model, mask_patch=square, img_size=side)
+    momentum = MOMENTUM if trial.begin == "averaged" else None
+    return MaskedImageModel(trial.model, mask_patch=square, img_size=side, momentum=momentum)
 
 
 def without_labels(trial: Trial, root: Path, steps: int) -> tuple[MaskedImageModel, float]:
     """Return a pre-trained model and its loss, of the folder of the study once it was trained."""
-    path = root / "runs" / "pretrain" / f"{trial.data}_{trial.model}_{steps}_{trial.seed}.safetensors"
+    name = f"{trial.data}_{trial.model}_{steps}_{trial.seed}{'_averaged' * (trial.begin == 'averaged')}"
+    path = root / "runs" / "pretrain" / f"{name}.safetensors"
     model = masked_model(trial)
     if not path.exists():
         images = pictures(root, trial.data, test=False)[0]
@@ -150,10 +158,12 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     first, second = GYM_STEPS if is_gym else STEPS
     found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
     with cpu_clock(root / "runs" / "pretrain" / name) as minutes:
-        if trial.begin in ("pretrain", "tuned", "gym"):
+        if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
             model, found["loss"] = without_labels(trial, root, first)
-        for begin, steps in (("tuned", second), ("short", second), ("scratch", first + second)):
-            if trial.begin in (begin, "gym"):
-                network, decay = (model.model, LAYER_DECAY) if begin == "tuned" else (masked_model(trial).model, 1.0)
+        labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}
+        for begin, steps in labelled.items():
+            if trial.begin == begin or (is_gym and begin != "averaged"):
+                pretrained = begin in ("tuned", "averaged")
+                network, decay = (model.model, LAYER_DECAY) if pretrained else (masked_model(trial).model, 1.0)
                 found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
         return found | {"cpu_minutes": minutes()}
