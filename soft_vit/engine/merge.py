@@ -107,7 +107,6 @@ def read_config(path: Path) -> Config:
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; only names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
-    complete_saved(config)
     if config.get("custom_imports"):
         import_modules_from_strings(**config.custom_imports)
     for _, entry in entries(config):
@@ -115,20 +114,6 @@ def read_config(path: Path) -> Config:
             # Modules move, registered names do not.
             entry["type"] = type_name(entry)
     return config
-
-
-def complete_saved(cfg: Config) -> None:
-    """Bring a config that version 0.2.0 saved up to date, in place. Version 0.5 will not."""
-    imports = cfg.get("custom_imports")
-    if imports:
-        names = [imports.imports] if isinstance(imports.imports, str) else imports.imports
-        moved = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
-        imports.imports = [moved.get(name, name) for name in names]
-    hooks = cfg.get("default_hooks") or {}
-    if "checks" in hooks and "weights" not in hooks:
-        for _, entry in entries(cfg):
-            if type_name(entry) == "LabelMapTree":
-                entry.setdefault("reduce_zero_label", True)
 
 
 def _history(path: Path) -> tuple[dict[str, list[Any]], set[str]]:
