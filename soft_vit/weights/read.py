@@ -115,9 +115,9 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
     Nothing in the file is executed. FileNotFoundError for a missing file; PermissionError for one that may not be read;
     ValueError, in one sentence, for one that is not a checkpoint or would run code.
     """
-    path = Path(path).expanduser()
+    given, path = path, Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"The checkpoint must be a file that exists, got {path}.")
+        raise FileNotFoundError(f"The checkpoint must be a file that exists, got {given}.")
     # For PermissionError, which the readers below do not raise.
     path.open("rb").close()
     try:

@@ -28,17 +28,6 @@ _METHODS = {
     HistoryBuffer: ("min", "max", "mean", "current"),
     OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
 }
-# Other sources of MMEngine than files and addresses; each reads pickles its own way.
-_REFUSED_SCHEMES = (
-    "pavi://",
-    r"(\S+\:)?s3://",
-    r"(\S+\:)?petrel://",
-    "modelzoo://",
-    "torchvision://",
-    "open-mmlab://",
-    "openmmlab://",
-    "mmcls://",
-)
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu", mapped: bool = True) -> dict:
@@ -90,18 +79,14 @@ def _cache_name(address: str) -> str:
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}{suffix}"
 
 
-def load_from_elsewhere(filename: str, map_location: Any = None) -> dict:
-    raise ValueError(
-        f"load_from must be a file or an address of HTTPS, got {filename}; download the file, and give its path."
-    )
-
-
 def install() -> None:
-    """Make MMEngine read every checkpoint through `load_checkpoint_file`."""
+    """Make MMEngine read every checkpoint through `load_checkpoint_file`; its other sources become missing files."""
     allow_classes(_METHODS)
-    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
-    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
-    CheckpointLoader.register_scheme(prefixes=_REFUSED_SCHEMES, loader=load_from_elsewhere, force=True)
+    # Each of MMEngine's own loaders reads pickles its own way.
+    own = [item for item in CheckpointLoader._schemes.items() if item[1].__module__.startswith("soft_vit.")]
+    CheckpointLoader._schemes = dict(own)
+    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local)
+    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http)
 
 
 def require_checkpoint(path: str) -> None:
