@@ -58,20 +58,12 @@ def _get_method(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
-def _encode(text: Any, encoding: str) -> bytes:
-    """Replace the `_codecs.encode` of a pickle, with which NumPy's numbers store their bytes."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(f"the file refers to _codecs.encode({text!r}, {encoding!r})")
-    return text.encode("latin1")
-
-
 # Allowed in files, in addition to the list of torch.load(weights_only=True).
 ALLOWED: list[Any] = [
     argparse.Namespace,
     # Swin's training scripts, and those derived from them, save their options as a yacs dictionary of plain values.
     (OrderedDict, "yacs.config.CfgNode"),
     (_get_method, "builtins.getattr"),
-    (_encode, "_codecs.encode"),
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},

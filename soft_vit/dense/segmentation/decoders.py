@@ -15,9 +15,6 @@ from torch import Tensor, nn
 
 from soft_vit.models.efficientvit import Conv, MapFusion
 
-# Groups of GroupNorm in the library's Semantic FPN.
-_GROUPS = 32
-
 
 class UPerNet(nn.Module):
     """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
@@ -61,8 +58,6 @@ class SemanticFPN(nn.Module):
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()
-        if channels < 1 or channels % _GROUPS:
-            raise ValueError(f"decoder.channels must be a multiple of {_GROUPS} for Semantic FPN, got {channels}.")
         self.decoder = FPNDecoder(
             list(in_channels),
             pyramid_channels=pyramid_channels,
