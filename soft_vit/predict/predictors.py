@@ -48,6 +48,9 @@ class TimmModel:
     Raises ValueError or FileNotFoundError for a model or a file that cannot be used.
     """
 
+    # See `ConfigPredictor`.
+    by_windows, label_type, upright = False, None, None
+
     def __init__(
         self,
         name: str,
