@@ -24,7 +24,7 @@ from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
 from soft_vit.engine.hooks.weights import fit_image_size
-from soft_vit.engine.models.notes import cfg_of_config
+from soft_vit.engine.models.notes import cfg_of_config, normalisation_of
 from soft_vit.engine.models.timm_model import create_timm_model, timm_network
 from soft_vit.models.base import require_known
 from soft_vit.predict.results import Instances, RankedClasses, Result, class_name, ranked_classes, result_of
@@ -183,7 +183,7 @@ class ConfigPredictor:
         if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
         # How its images are prepared, in timm's terms, as far as the config determines it.
-        self.data = cfg_of_config(cfg)
+        self.data = cfg_of_config(cfg) | normalisation_of(self.model)
         network = timm_network(self.model)
         if tiles is not None and (network is not None or hasattr(self.model, "strips")):
             raise ValueError(f"tiles must be left out for other models than detectors, got {tiles}.")

@@ -26,13 +26,9 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
     else:
         return None
     known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
-    cfg = {**known, **cfg_of_config(runner.cfg)}
+    cfg = {**known, **cfg_of_config(runner.cfg), **normalisation_of(model)}
     if network is not None:
         cfg["input_size"] = (spec.cfg["input_size"][0], *cfg["input_size"][1:])
-    preprocessor = getattr(model, "data_preprocessor", None)
-    if getattr(preprocessor, "mean", None) is not None:
-        for key in ("mean", "std"):
-            cfg[key] = tuple((getattr(preprocessor, key).flatten().double() / 255).tolist())
     spec = replace(spec, cfg=plain(cfg), training=training_facts(runner.cfg))
     return spec.with_classes(trained_classes(runner), bool(getattr(model, "multi_label", False)))
 
@@ -59,18 +55,21 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of timm's pretrained_cfg that a training config determines: size, crop, mean, std."""
+    """Return the entries of timm's pretrained_cfg that a training config determines: size and crop."""
     entries: dict[str, Any] = {}
-    model = config.get("model") or {}
-    size = model.get("img_size")
+    size = (config.get("model") or {}).get("img_size")
     # Without test images, or with those of another task than classification.
     with contextlib.suppress(ValueError, AttributeError):
         view = view_of_config(Config(dict(config)))
         entries = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
         size = size or view.img_size
-    prepared = model.get("data_preprocessor") or config.get("data_preprocessor") or {}
-    if prepared.get("mean") is not None and prepared.get("std") is not None:
-        entries |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
         entries["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
     return entries
+
+
+def normalisation_of(model: Any) -> dict[str, tuple[float, ...]]:
+    """Return mean and std, for values in [0, 1], by which a model of MMEngine normalises images; {} for others."""
+    prepared = getattr(model, "data_preprocessor", None)
+    values = {key: getattr(prepared, key, None) for key in ("mean", "std")}
+    return {key: tuple((x.flatten().double() / 255).tolist()) for key, x in values.items() if x is not None}
