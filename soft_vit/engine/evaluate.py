@@ -97,7 +97,8 @@ def evaluate(
         raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
     view = None
     if named:
-        view = _use_timm_model(cfg, model, weights, pretrained, spec, options or {}, img_size, crop_pct)
+        _use_timm_model(cfg, model, weights, pretrained, spec, options or {})
+        view = views.timm_view({**published_spec(model).cfg, **spec.entries({})}, img_size, crop_pct)
     else:
         cfg.load_from = model
         if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
@@ -170,17 +171,10 @@ def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> Mod
 
 
 def _use_timm_model(
-    cfg: Config,
-    name: str,
-    weights: str | None,
-    pretrained: bool,
-    spec: ModelSpec,
-    options: Mapping[str, Any],
-    img_size: int | None,
-    crop_pct: float | None,
-) -> views.View:
-    """Set a timm model with the options that its weights note; return its view of images."""
-    usual, replaced = published_spec(name), cfg.get("model") or {}
+    cfg: Config, name: str, weights: str | None, pretrained: bool, spec: ModelSpec, options: Mapping[str, Any]
+) -> None:
+    """Set a timm model with the options that its weights note."""
+    replaced = cfg.get("model") or {}
     cfg.model = {"type": "TimmTrainClassifier", "model_name": name, "multi_label": spec.multi_label}
     if "data_preprocessor" in replaced:
         cfg.model["data_preprocessor"] = replaced["data_preprocessor"]
@@ -195,7 +189,6 @@ def _use_timm_model(
         cfg.model["num_classes"] = replaced["num_classes"]
     cfg.load_from = weights or (TIMM_PREFIX + name if pretrained else None)
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
-    return views.timm_view({**usual.cfg, **spec.entries({})}, img_size, crop_pct)
 
 
 def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
