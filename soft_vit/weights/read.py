@@ -101,7 +101,7 @@ def load_weights(path: str | Path) -> NotedWeights:
     return weights
 
 
-def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
+def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Return the content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
 
     Nothing in the file is executed. FileNotFoundError for a missing file; PermissionError for one that may not be read;
@@ -116,10 +116,13 @@ def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         with torch.serialization.safe_globals([*ALLOWED, *_stand_ins()]):
-            return torch.load(path, map_location=map_location, weights_only=True)
+            content = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types for foreign bytes.
         raise ValueError(f"{path} must be a checkpoint that can be read safely ({_reason(error)}).") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
+    return content
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:

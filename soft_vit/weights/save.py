@@ -98,8 +98,6 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     lacks the requested weights, or does not fit its model.
     """
     content = read_checkpoint_file(path)
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, loaded = _choose(content, of_mmengine, weights, path)

@@ -40,8 +40,6 @@ def load_checkpoint_file(path: str | Path, map_location: Any = "cpu", mapped: bo
     # Files of old versions of torch cannot be mapped.
     with torch_config.patch("load.mmap", mapped and zipfile.is_zipfile(path)):
         content = read_checkpoint_file(path, map_location)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
     if isinstance(content.get("meta"), dict):
         # MMEngine runs it as Python when a run resumes; what it writes itself is called "cfg", and is never run.
         content["meta"].pop("config", None)
