@@ -65,9 +65,7 @@ class SOFT(TimmFeatures, BaseModule):
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
-            weights = NotedWeights(inside, weights.spec, weights.source)
-            if not weights:
-                raise ValueError(f"Weights in {self.source} must have the prefix {self.prefix!r}.")
+            weights = NotedWeights(inside, weights.spec, f"{weights.source} with the prefix {self.prefix!r}")
         if self.state_dict().keys().isdisjoint(weights):
             super().load_weights(weights)
         else:

@@ -130,14 +130,12 @@ class SafeCIFAR10(CIFAR10):
 
     def _read(self, file: str) -> dict[str, Any]:
         path = Path(self.root, self.base_folder, file)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} must exist; download=True downloads it.")
-        try:
-            with path.open("rb") as stream:
+        with path.open("rb") as stream:
+            try:
                 return _ArrayUnpickler(stream, encoding="latin1").load()
-        except Exception as error:
-            # A damaged pickle can raise errors of any type.
-            raise ValueError(f"{path} must be a file of CIFAR as published ({error}).") from error
+            except Exception as error:
+                # A damaged pickle can raise errors of any type.
+                raise ValueError(f"{path} must be a file of CIFAR as published ({error}).") from error
 
 
 class SafeCIFAR100(SafeCIFAR10, CIFAR100):
