@@ -18,6 +18,7 @@ from PIL import Image
 
 from soft_vit.data.images import decode_image
 from soft_vit.engine.drawing import class_colors, index_image
+from soft_vit.ops.numerics import at_least
 from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
@@ -94,8 +95,7 @@ def predict_files(
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
     for a folder that cannot be written.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    at_least("batch_size", batch_size)
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
