@@ -99,9 +99,7 @@ class EMAEvalHook(EMAHook):
             self._evaluator = copy.deepcopy(runner.val_loop.evaluator)
 
     @torch.no_grad()
-    def after_val_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: list | None = None
-    ) -> None:
+    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         if self.ema_model is None:
             return
         batch = dict(data_batch)
