@@ -88,22 +88,15 @@ class LabelMaps:
     def load_labels(self, entry: StoredFile) -> np.ndarray:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
-            values = decode_label_map(self.maps.read(entry))
-            if self.values:
-                # Classes by value; the last row is of values beyond a byte.
-                table = np.full(257, IGNORED, np.uint8)
-                table[list(self.values)] = range(len(self.values))
-                return table[values.astype(np.int32).clip(0, 256)]
-            last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-            beyond = [value for value in _present(values) if not (0 <= value <= last or value == IGNORED)]
-            if beyond:
+            values, end = decode_label_map(self.maps.read(entry)), len(self.classes) + self.reduce_zero_label
+            beyond = [value for value in _present(values) if not (0 <= value < end or value == IGNORED)]
+            if beyond and not self.values:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
-                raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
-        labels = values.astype(np.uint8)
-        if self.reduce_zero_label:
-            # 0 wraps around to 255.
-            labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
-        return labels
+                raise BadImage(f"values must be below {end} or {IGNORED}, got {beyond[-1]}{hint}")
+        # Classes by value; the last row is of values beyond a byte.
+        table, known = np.full(257, IGNORED, np.uint8), self.values or range(self.reduce_zero_label, end)
+        table[list(known)] = range(len(known))
+        return table[values if values.dtype == np.uint8 else values.clip(0, 256)]
 
     def doubts(self) -> list[str]:
         """Return a sentence if images are left out, and one if reduce_zero_label seems wrong.
