@@ -18,7 +18,6 @@ from soft_vit.engine.data.bad_images import ReadingDataset
 from soft_vit.engine.entries import class_of, datasets_in, datasets_of, entries, timm_model, type_name
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
-from soft_vit.engine.resume.read import require_checkpoint
 from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
 from soft_vit.engine.shared import Earlier, counts_classes, share_num_classes, takes_data_root
 from soft_vit.registry import DATASETS
@@ -124,11 +123,8 @@ def start_weights(cfg: Config) -> str | None:
 
 def _read_spec(start: str, required: bool) -> ModelSpec | None:
     """Return the record of weights; None for a missing file that is not required, as where a config is only read."""
-    if required:
-        require_checkpoint(start)
-    elif "://" not in start and not Path(start).is_file():
-        return None
-    return start_spec(start)
+    is_missing = "://" not in start and not Path(start).is_file()
+    return None if is_missing and not required else start_spec(start)
 
 
 def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:

@@ -129,14 +129,10 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     """Return the tensors by name inside a loaded checkpoint, with its record; ValueError without tensors."""
     if isinstance(content, NotedWeights):
         return content
-    spec = spec_of(content)
-    if isinstance(content, Mapping):
-        for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
-            if isinstance(content.get(key), Mapping):
-                content = content[key]
-                break
-    named = _mapping(content).items()
-    weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
+    spec, content = spec_of(content), _mapping(content)
+    keys = (key for key in (*AVERAGED_KEYS, *PLAIN_KEYS) if isinstance(content.get(key), Mapping))
+    content = content.get(next(keys, None), content)
+    weights = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
     weights = {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}
     if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")

@@ -87,12 +87,6 @@ def install() -> None:
     CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http)
 
 
-def require_checkpoint(path: str) -> None:
-    """Raise FileNotFoundError unless path is a file or an address."""
-    if "://" not in path and not Path(path).expanduser().is_file():
-        raise FileNotFoundError(f"The checkpoint must be an existing file, got {path}.")
-
-
 def find_newest_checkpoint(work_dir: str | Path, since: float = 0.0) -> Path | None:
     """Return the newest intact checkpoint of a folder, or None. Prints why damaged ones are skipped.
 
