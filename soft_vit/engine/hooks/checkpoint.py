@@ -114,13 +114,8 @@ class SafeCheckpointHook(CheckpointHook):
         with self._in_safe_order():
             self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
             runner.message_hub.update_info("last_ckpt", self.last_ckpt)
-            runner.save_checkpoint(
-                self.out_dir,
-                name,
-                meta={"epoch": runner.epoch, "iter": iteration},
-                by_epoch=False,
-                backend_args=self.backend_args,
-            )
+            meta = {"epoch": runner.epoch, "iter": iteration}
+            runner.save_checkpoint(self.out_dir, name, meta=meta, by_epoch=False, backend_args=self.backend_args)
         self._note(runner, iteration)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:

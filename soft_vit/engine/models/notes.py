@@ -1,7 +1,7 @@
 """The record of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from soft_vit.engine.data.views import view_of_config
-from soft_vit.engine.models.timm_model import backbone_spec, timm_network, unwrapped
+from soft_vit.engine.models.timm_model import backbone_spec, classes_of, timm_network, unwrapped
 from soft_vit.weights.spec import ModelSpec, plain
 
 
@@ -30,12 +30,7 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
     if network is not None:
         cfg["input_size"] = (spec.cfg["input_size"][0], *cfg["input_size"][1:])
     spec = replace(spec, cfg=plain(cfg), training=training_facts(runner.cfg))
-    return spec.with_classes(trained_classes(runner), bool(getattr(model, "multi_label", False)))
-
-
-def trained_classes(runner: Runner) -> Sequence[str]:
-    """Return the names of the classes of the training data; () without any."""
-    return tuple(map(str, getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()))
+    return spec.with_classes(classes_of(runner.train_dataloader.dataset), bool(getattr(model, "multi_label", False)))
 
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
