@@ -107,12 +107,13 @@ def load_backbone(name: str, **kwargs: Any) -> Backbone:
         config = json.loads(file.read_text()) if file.is_file() else {}
         if "model_type" in config:
             return _load_transformers(folder, config)
-        given = {"num_classes": 0, "dynamic_img_size": True, **kwargs}
+        given = {"num_classes": 0, "dynamic_img_size": True}
         if folder.is_file():
             # Its mean and standard deviation are saved with a student.
             model: Any = model_of_file(None, folder, "drop", **given)[0].eval()
         else:
-            model = timm.create_model(f"local-dir:{folder}" if config else name, pretrained=True, **given).eval()
+            where = f"local-dir:{folder}" if config else name
+            model = timm.create_model(where, **{"pretrained": True, **given, **kwargs}).eval()
     except Exception as error:
         # Hub clients, timm and transformers raise errors of many types.
         what = "one of timm's ViTs with weights, or a folder of one"
