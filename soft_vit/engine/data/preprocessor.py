@@ -32,12 +32,9 @@ def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 def samples_of_labels(labels: Tensor) -> list[DataSample]:
     """Return a DataSample for each label [B], or for each row of targets [B, classes], on its device."""
-    samples = []
-    for label in labels.split(1) if labels.ndim == 1 else labels:
-        sample = DataSample()
-        sample.set_field(label, "gt_label" if labels.ndim == 1 else "gt_score", dtype=Tensor)
-        samples.append(sample)
-    return samples
+    if labels.ndim == 1:
+        return [DataSample().set_gt_label(label) for label in labels.split(1)]
+    return [DataSample().set_gt_score(target) for target in labels]
 
 
 def in_bytes(images: Tensor) -> Tensor:
