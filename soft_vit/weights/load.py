@@ -100,10 +100,9 @@ def fit(
         fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
         report.new += [name for name in expected if name not in fitting]
         report.left_out += [name for name in weights if name not in fitting]
-        if expected and not fitting:
-            mismatch = describe_mismatch(expected, weights)
-            raise ValueError(f"The weights in {loaded.source} must be of this model: {mismatch}.")
-        expected, weights = ({name: x for name, x in state.items() if name in fitting} for state in (expected, weights))
+        # Weights of another model fit nowhere.
+        kept = fitting or expected.keys() | weights.keys()
+        expected, weights = ({name: x for name, x in state.items() if name in kept} for state in (expected, weights))
     if mismatch := describe_mismatch(expected, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
