@@ -126,9 +126,8 @@ def _counted(names: Sequence[str], amounts: np.ndarray, form: Any) -> str:
 
 
 def _shortened(words: Sequence[str]) -> str:
-    return ", ".join(words[:_NAMED_CLASSES]) + f" and {len(words) - _NAMED_CLASSES} others" * (
-        len(words) > _NAMED_CLASSES
-    )
+    others = len(words) - _NAMED_CLASSES
+    return ", ".join(words[:_NAMED_CLASSES]) + f" and {others} others" * (others > 0)
 
 
 def drawn(image: Image.Image, names: Sequence[str], **found: Any) -> Image.Image:
