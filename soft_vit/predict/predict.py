@@ -203,24 +203,25 @@ def _write_pictures(
     out: Path, name: PurePosixPath, image: Image.Image, result: Result, taken: set[str], draw: bool
 ) -> dict[str, str]:
     """Write the drawing and the label map of a result; return the names of the files."""
-    pictures = {}
+    files = {}
     if draw:
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
-        pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
+        files["drawing"] = free_name(name.with_name(name.name + suffix), taken)
+        _save(result.draw(image), out / files["drawing"])
     if isinstance(result, ClassMap):
         write_labels = getattr(image, "write_labels", None)
-        map_name = free_name(name.with_name(f"{name.name}.classes.{'tif' if write_labels else 'png'}"), taken)
-        pictures["map"] = map_name, None if write_labels else index_image(result.classes, result.names)
+        files["map"] = free_name(name.with_name(f"{name.name}.classes.{'tif' if write_labels else 'png'}"), taken)
         if write_labels:
-            (out / map_name).parent.mkdir(parents=True, exist_ok=True)
-            write_labels(out / map_name, result.classes, class_colors(256, result.names))
-    for file, picture in pictures.values():
-        if picture is None:
-            continue
-        stream = io.BytesIO()
-        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)
-        write_atomically(out / file, stream.getvalue())
-    return {key: file for key, (file, _) in pictures.items()}
+            write_labels(out / files["map"], result.classes, class_colors(256, result.names))
+        else:
+            _save(index_image(result.classes, result.names), out / files["map"])
+    return files
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    stream = io.BytesIO()
+    picture.save(stream, "PNG" if path.suffix.lower() == ".png" else "JPEG", quality=92, compress_level=1)
+    write_atomically(path, stream.getvalue())
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.index import RECORDED_WEIGHTS
-from soft_vit.weights.spec import NOTES_KEY, ModelSpec
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec, as_mapping
 
 try:
     from numpy._core import multiarray
@@ -129,7 +129,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     """Return the tensors by name inside a loaded checkpoint, with its record; ValueError without tensors."""
     if isinstance(content, NotedWeights):
         return content
-    spec, content = spec_of(content), _mapping(content)
+    spec, content = spec_of(content), as_mapping(content)
     keys = (key for key in (*AVERAGED_KEYS, *PLAIN_KEYS) if isinstance(content.get(key), Mapping))
     content = content.get(next(keys, None), content)
     weights = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
@@ -149,15 +149,15 @@ def spec_of(content: Any) -> ModelSpec:
     """
     if isinstance(content, NotedWeights):
         return content.spec
-    content = _mapping(content)
-    meta = _mapping(content.get("meta"))
+    content = as_mapping(content)
+    meta = as_mapping(content.get("meta"))
     found = meta.get(NOTES_KEY)
     if not isinstance(found, Mapping):
         args = content.get("args")
         found = {
             "model": content.get("arch", getattr(args, "model", None)),
             "options": getattr(args, "model_kwargs", None),
-            "cfg": {"label_names": _mapping(meta.get("dataset_meta")).get("classes")},
+            "cfg": {"label_names": as_mapping(meta.get("dataset_meta")).get("classes")},
         }
     return ModelSpec.from_dict(found)
 
@@ -221,7 +221,3 @@ def _reason(error: Exception) -> str:
     if refused is None:
         return "it is damaged or of another format"
     return f"it refers to {refused[1] or refused[2]}, which could run code"
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

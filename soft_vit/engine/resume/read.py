@@ -83,8 +83,8 @@ def install() -> None:
     # Each of MMEngine's own loaders reads pickles its own way.
     own = [item for item in CheckpointLoader._schemes.items() if item[1].__module__.startswith("soft_vit.")]
     CheckpointLoader._schemes = dict(own)
-    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local)
-    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http)
+    CheckpointLoader.register_scheme(prefixes="", loader=load_from_local, force=True)
+    CheckpointLoader.register_scheme(prefixes=("http://", "https://"), loader=load_from_http, force=True)
 
 
 def find_newest_checkpoint(work_dir: str | Path, since: float = 0.0) -> Path | None:
