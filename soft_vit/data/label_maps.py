@@ -17,7 +17,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from soft_vit.data.archives import FolderStorage, StoredFile, path_below
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
+from soft_vit.data.images import BadImage, decode_image, is_image, named, read_classes, read_lines
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -179,12 +179,11 @@ def find_label_maps(
         for file in images.entries()
         if is_image(file.name)
     ]
-    if not pairs:
-        raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     pairs = [pair for pair in pairs if pair[1].name not in missing]
     if not pairs:
-        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}, such as {min(missing)}.")
+        such = f", such as {min(missing)}" if missing else ""
+        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}{such}.")
     values = known.values if known is not None and of_cityscapes else ()
     home = root if ann_dir is None or (root / "classes.txt").is_file() else root.parent
     if classes is not None:

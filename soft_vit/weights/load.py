@@ -48,9 +48,6 @@ class LoadReport:
     left_out: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return " ".join([f"Weights of {self.source} are loaded.", *self.changes])
-
 
 def load_into(
     model: nn.Module,
