@@ -144,7 +144,7 @@ def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
 
 def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify: Callable[[str], None]) -> None:
     """Set the arguments in _RECORDED that the config leaves open, and notify of other values of mean and std."""
-    taken, others = {}, {}
+    taken = {}
     for place, entry in entries(cfg):
         for argument, (key, default, factor) in _RECORDED.get(type_name(entry), {}).items():
             value = spec.cfg.get(key) or default
@@ -152,12 +152,11 @@ def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify:
             if entry.get(argument) is None:
                 taken[key] = entry[argument] = value
             elif factor and key in spec.cfg and not np.allclose(entry[argument], value, atol=0.05 * factor):
-                others[f"{place}.{argument}"] = (entry[argument], value)
+                records = f"{start or 'the tested file'} records {value}"
+                notify(f"{place}.{argument} is {list(entry[argument])}; {records}.")
     if start and taken:
         shown = ", ".join(f"{key}={value}" for key, value in taken.items())
         notify(f"Images are prepared as for {start}, or as for ImageNet where it records nothing: {shown}.")
-    for place, (configured, recorded) in others.items():
-        notify(f"{place} is {list(configured)}; {start or 'the tested file'} records {recorded}.")
 
 
 def check_task(cfg: Config) -> None:
