@@ -18,6 +18,7 @@ from PIL import ExifTags, Image
 
 from soft_vit.data.archives import FolderStorage, StoredFile, path_below
 from soft_vit.data.images import BadImage, decode_image, is_image, named, read_classes, read_lines
+from soft_vit.ops.numerics import check_choice
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -40,10 +41,9 @@ class LabelSet(NamedTuple):
 @cache
 def label_set(name: str) -> LabelSet:
     """Return the classes of a data set by name, see `LABEL_SETS`."""
+    check_choice("labels", name, LABEL_SETS)
     with Path(__file__).with_name("label_sets.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["labels"] == name]
-    if not rows:
-        raise ValueError(f"labels must be one of {', '.join(LABEL_SETS)}, got {name!r}.")
     colors = np.array([list(bytes.fromhex(row["color"])) for row in rows], np.uint8)
     return LabelSet(tuple(row["name"] for row in rows), tuple(int(row["value"]) for row in rows), colors)
 
