@@ -147,8 +147,6 @@ def spec_of(content: Any) -> ModelSpec:
     In files of other programs, the model is read from `arch` or `args` (training scripts of timm and the released
     code), and the class names from MMEngine's `meta`.
     """
-    if isinstance(content, NotedWeights):
-        return content.spec
     content = as_mapping(content)
     meta = as_mapping(content.get("meta"))
     found = meta.get(NOTES_KEY)
