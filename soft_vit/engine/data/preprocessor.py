@@ -94,17 +94,14 @@ class RecipeDataPreprocessor(ImgDataPreprocessor):
                 num_classes=num_classes,
             )
 
-    @property
-    def batch_augments(self) -> Mixup | None:
-        """Mixup and CutMix, under the name that MMPretrain's SwitchRecipeHook sets to None to end them."""
-        return self.mixing
-
-    @batch_augments.setter
-    def batch_augments(self, value: None) -> None:
+    def _end_mixing(self, value: None) -> None:
         if value is not None:
             raise ValueError(f"batch_augments must be None, which ends mixup and cutmix, got {value}.")
         if self.mixing is not None:
             self.mixing.mixup_enabled = False
+
+    # MMPretrain's SwitchRecipeHook sets it.
+    batch_augments = property(None, _end_mixing)
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
