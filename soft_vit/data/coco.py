@@ -103,14 +103,12 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
         if name is not None and str(name) in seen:
             problem, kept = "object_broken", {}
         seen.add(str(name))
-        kept["id"] = number
+        kept["id"], image = number, images.get(kept.get("image_id"))
         if problem is None and masks:
-            image = images[kept["image_id"]]
             kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
         if problem:
             problems.add(problem, kept.get("why", name))
         else:
-            image = images[kept["image_id"]]
             box = None if kept["iscrowd"] else _clip(kept["bbox"], name, image, problems)
             image.objects.append(kept)
             image.boxes.append(box or (0, 0, 0, 0))
@@ -153,11 +151,9 @@ def _categories(entries: list, path: Path) -> dict[int, str]:
 def _whole(entry: dict[str, Any], key: str) -> int:
     """Return a whole number, which may be written as text or with a point. Raises ValueError that names the field."""
     value = entry.get(key)
-    if isinstance(value, bool):
-        raise ValueError(f"{key} {value!r}")
     if (isinstance(value, str) and value.isdecimal()) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
-    if not isinstance(value, int):
+    if type(value) is not int:
         raise ValueError(f"{key} {value!r}")
     return value
 

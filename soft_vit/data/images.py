@@ -410,9 +410,6 @@ def numbered_lines(path: Path) -> dict[int, str]:
 
     Raises ValueError for another encoding.
     """
-    try:
-        # Some editors put a byte order mark first.
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} must be UTF-8 text ({error}).") from error
+    # Some editors put a byte order mark first.
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
     return {number: line.strip() for number, line in enumerate(lines, 1) if line.strip()}

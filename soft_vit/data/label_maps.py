@@ -17,7 +17,8 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from soft_vit.data.archives import FolderStorage, StoredFile, path_below
-from soft_vit.data.images import SUFFIXES, BadImage, decode_image, is_image, named, read_classes, read_lines
+from soft_vit.data.images import BadImage, decode_image, is_image, named, read_classes, read_lines
+from soft_vit.ops.numerics import check_choice
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -40,10 +41,9 @@ class LabelSet(NamedTuple):
 @cache
 def label_set(name: str) -> LabelSet:
     """Return the classes of a data set by name, see `LABEL_SETS`."""
+    check_choice("labels", name, LABEL_SETS)
     with Path(__file__).with_name("label_sets.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["labels"] == name]
-    if not rows:
-        raise ValueError(f"labels must be one of {', '.join(LABEL_SETS)}, got {name!r}.")
     colors = np.array([list(bytes.fromhex(row["color"])) for row in rows], np.uint8)
     return LabelSet(tuple(row["name"] for row in rows), tuple(int(row["value"]) for row in rows), colors)
 
@@ -88,22 +88,15 @@ class LabelMaps:
     def load_labels(self, entry: StoredFile) -> np.ndarray:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
-            values = decode_label_map(self.maps.read(entry))
-            if self.values:
-                # Classes by value; the last row is of values beyond a byte.
-                table = np.full(257, IGNORED, np.uint8)
-                table[list(self.values)] = range(len(self.values))
-                return table[values.astype(np.int32).clip(0, 256)]
-            last = len(self.classes) - (0 if self.reduce_zero_label else 1)
-            beyond = [value for value in _present(values) if not (0 <= value <= last or value == IGNORED)]
-            if beyond:
+            values, end = decode_label_map(self.maps.read(entry)), len(self.classes) + self.reduce_zero_label
+            beyond = [value for value in _present(values) if not (0 <= value < end or value == IGNORED)]
+            if beyond and not self.values:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
-                raise BadImage(f"values must be below {last + 1} or {IGNORED}, got {beyond[-1]}{hint}")
-        labels = values.astype(np.uint8)
-        if self.reduce_zero_label:
-            # 0 wraps around to 255.
-            labels = np.where(labels == IGNORED, labels, labels - np.uint8(1))
-        return labels
+                raise BadImage(f"values must be below {end} or {IGNORED}, got {beyond[-1]}{hint}")
+        # Classes by value; the last row is of values beyond a byte.
+        table, known = np.full(257, IGNORED, np.uint8), self.values or range(self.reduce_zero_label, end)
+        table[list(known)] = range(len(known))
+        return table[values if values.dtype == np.uint8 else values.clip(0, 256)]
 
     def doubts(self) -> list[str]:
         """Return a sentence if images are left out, and one if reduce_zero_label seems wrong.
@@ -186,12 +179,11 @@ def find_label_maps(
         for file in images.entries()
         if is_image(file.name)
     ]
-    if not pairs:
-        raise ValueError(f"{images.path} must hold images ({', '.join(sorted(SUFFIXES))}).")
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     pairs = [pair for pair in pairs if pair[1].name not in missing]
     if not pairs:
-        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}, such as {min(missing)}.")
+        such = f", such as {min(missing)}" if missing else ""
+        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}{such}.")
     values = known.values if known is not None and of_cityscapes else ()
     home = root if ann_dir is None or (root / "classes.txt").is_file() else root.parent
     if classes is not None:

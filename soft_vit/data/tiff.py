@@ -116,6 +116,7 @@ class TiffImage:
         if classes.dtype == np.uint8:
             options |= dict(photometric="palette", colormap=257 * colors.T.astype(np.uint16))
         temporary = Path(f"{path}.tmp")
+        temporary.parent.mkdir(parents=True, exist_ok=True)
         try:
             tifffile.imwrite(temporary, classes, **options)
             os.replace(temporary, path)

@@ -10,6 +10,7 @@ from torch import Tensor
 from soft_vit.dense.features import TimmFeatures
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_MODELS
+from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
@@ -41,8 +42,7 @@ class SOFT(TimmFeatures, BaseModule):
         init_cfg: dict | list[dict] | None = None,
         **kwargs: Any,
     ) -> None:
-        if arch not in PYRAMID_MODELS:
-            raise ValueError(f"arch must be one of {', '.join(PYRAMID_MODELS)}, got {arch!r}.")
+        check_choice("arch", arch, tuple(PYRAMID_MODELS))
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
@@ -65,9 +65,7 @@ class SOFT(TimmFeatures, BaseModule):
         weights = unwrap_state_dict(content, self.source)
         if self.prefix:
             inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
-            weights = NotedWeights(inside, weights.spec, weights.source)
-            if not weights:
-                raise ValueError(f"Weights in {self.source} must have the prefix {self.prefix!r}.")
+            weights = NotedWeights(inside, weights.spec, f"{weights.source} with the prefix {self.prefix!r}")
         if self.state_dict().keys().isdisjoint(weights):
             super().load_weights(weights)
         else:

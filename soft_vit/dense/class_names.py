@@ -6,6 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from soft_vit.engine.hooks.checks import match_classes, outputs_of
+from soft_vit.engine.models.timm_model import classes_of
 from soft_vit.registry import HOOKS, register
 from soft_vit.weights.read import spec_of
 
@@ -23,8 +24,7 @@ class ClassNamesHook(Hook):
         self.trained: Sequence[str] = ()
 
     def before_train(self, runner: Runner) -> None:
-        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        head = outputs_of(runner.model)
+        classes, head = classes_of(runner.train_dataloader.dataset), outputs_of(runner.model)
         if classes and head not in (None, len(classes)):
             raise ValueError(f"model.num_classes must be {len(classes)} as in the training data, got {head}.")
 

@@ -10,6 +10,7 @@ import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from timm.layers import Format, LayerNorm2d, nhwc_to
+from timm.models import FeatureInfo
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -60,15 +61,16 @@ class TimmFeatures(nn.Module):
         self.spec = _noted_spec(self.source)
         self._kwargs = kwargs = self.spec.arguments(kwargs)
         try:
-            if out_indices is None:
-                out_indices = _indices_from(min_stride, model_name, kwargs)
-            # timm returns the maps in the order of the stages, each once.
-            indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
-            self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **kwargs)
-            if hasattr(getattr(self.body, "model", None), "dynamic_img_size"):
+            with torch.device("meta"):
+                likeness = timm.create_model(model_name, features_only=True, **kwargs)
+            if hasattr(getattr(likeness, "model", None), "dynamic_img_size"):
                 # A plain ViT takes images of one size by default.
                 self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
-                self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
+            if out_indices is None:
+                out_indices = _indices_from(min_stride, likeness.feature_info)
+            # timm returns the maps in the order of the stages, each once.
+            indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
+            self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
             options = {"out_indices": out_indices, **kwargs}
             raise ValueError(f"{model_name!r} must make feature maps with {options}: {one_line(error)}.") from error
@@ -131,10 +133,8 @@ def _noted_spec(source: str) -> ModelSpec:
     return replace(spec, options={key: value for key, value in spec.arguments({}).items() if key not in fitted})
 
 
-def _indices_from(stride: int, model_name: str, kwargs: dict[str, Any]) -> list[int]:
+def _indices_from(stride: int, info: FeatureInfo) -> list[int]:
     """Return timm's indices of the maps with at least this stride."""
-    with torch.device("meta"):
-        info = timm.create_model(model_name, features_only=True, **kwargs).feature_info
     reductions = info.reduction()
     indices = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
     if not indices:

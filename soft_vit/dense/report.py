@@ -59,9 +59,7 @@ class DenseReportHook(Hook):
         if examples:
             _save_grid(examples[:EXAMPLES], 5, Path(runner.work_dir, "data.png"))
 
-    def after_val_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: Sequence[Any] | None = None
-    ) -> None:
+    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         every = max(len(runner.val_dataloader) // PREDICTED, 1)
         if not is_main_process() or batch_idx % every or len(self._pictures) >= 2 * PREDICTED:
             return
@@ -128,9 +126,8 @@ def _counted(names: Sequence[str], amounts: np.ndarray, form: Any) -> str:
 
 
 def _shortened(words: Sequence[str]) -> str:
-    return ", ".join(words[:_NAMED_CLASSES]) + f" and {len(words) - _NAMED_CLASSES} others" * (
-        len(words) > _NAMED_CLASSES
-    )
+    others = len(words) - _NAMED_CLASSES
+    return ", ".join(words[:_NAMED_CLASSES]) + f" and {others} others" * (others > 0)
 
 
 def drawn(image: Image.Image, names: Sequence[str], **found: Any) -> Image.Image:

@@ -18,7 +18,6 @@ from soft_vit.engine.data.bad_images import ReadingDataset
 from soft_vit.engine.entries import class_of, datasets_in, datasets_of, entries, timm_model, type_name
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
-from soft_vit.engine.resume.read import require_checkpoint
 from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
 from soft_vit.engine.shared import Earlier, counts_classes, share_num_classes, takes_data_root
 from soft_vit.registry import DATASETS
@@ -51,18 +50,19 @@ def ask(
 
     Arguments and errors are those of `soft_vit.engine.config.resolve`.
     """
+    start_processes(cfg)
     if counts_classes(cfg, earlier):
         recorded = tested and (tested.options.get("num_classes") or len(tested.label_names))
-        cfg.num_classes = recorded or _main_process(cfg, _count_classes, cfg)
+        cfg.num_classes = recorded or from_main(_count_classes, cfg)
         share_num_classes(cfg, earlier)
     model = cfg.get("model") or {}
     open_bags = type_name(model) == "BagClassifier" and None in (model.get("in_features"), model.get("num_classes"))
-    if open_bags and (known := _main_process(cfg, _training_metainfo, cfg)):
+    if open_bags and (known := from_main(_training_metainfo, cfg)):
         model.update(in_features=known["in_features"], num_classes=len(known["classes"]))
     if tested is None:
         _choose_checkpoint(cfg, resume, notify)
         start = start_weights(cfg)
-        spec = _main_process(cfg, _read_spec, start, bool(cfg.get("load_from"))) if start else None
+        spec = from_main(_read_spec, start, bool(cfg.get("load_from"))) if start else None
     else:
         cfg.load_from, cfg.resume = None, False
         start, spec = None, tested
@@ -70,12 +70,6 @@ def ask(
     if not timm_model(cfg).get("pretrained"):
         _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))
     _take_preprocessing(cfg, spec, start, notify)
-
-
-def _main_process(cfg: Config, function: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of a function in the main process, in all processes of the run."""
-    start_processes(cfg)
-    return from_main(function, *args)
 
 
 def _count_classes(cfg: Config) -> int | None:
@@ -108,7 +102,6 @@ def _choose_checkpoint(cfg: Config, resume: str | None, notify: Callable[[str], 
         # As in MMEngine.
         resume = "auto"
     if resume == "auto" or restarting_launcher():
-        start_processes(cfg)
         asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
         if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
@@ -130,11 +123,8 @@ def start_weights(cfg: Config) -> str | None:
 
 def _read_spec(start: str, required: bool) -> ModelSpec | None:
     """Return the record of weights; None for a missing file that is not required, as where a config is only read."""
-    if required:
-        require_checkpoint(start)
-    elif "://" not in start and not Path(start).is_file():
-        return None
-    return start_spec(start)
+    is_missing = "://" not in start and not Path(start).is_file()
+    return None if is_missing and not required else start_spec(start)
 
 
 def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
@@ -154,7 +144,7 @@ def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
 
 def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify: Callable[[str], None]) -> None:
     """Set the arguments in _RECORDED that the config leaves open, and notify of other values of mean and std."""
-    taken, others = {}, {}
+    taken = {}
     for place, entry in entries(cfg):
         for argument, (key, default, factor) in _RECORDED.get(type_name(entry), {}).items():
             value = spec.cfg.get(key) or default
@@ -162,12 +152,11 @@ def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify:
             if entry.get(argument) is None:
                 taken[key] = entry[argument] = value
             elif factor and key in spec.cfg and not np.allclose(entry[argument], value, atol=0.05 * factor):
-                others[f"{place}.{argument}"] = (entry[argument], value)
+                records = f"{start or 'the tested file'} records {value}"
+                notify(f"{place}.{argument} is {list(entry[argument])}; {records}.")
     if start and taken:
         shown = ", ".join(f"{key}={value}" for key, value in taken.items())
         notify(f"Images are prepared as for {start}, or as for ImageNet where it records nothing: {shown}.")
-    for place, (configured, recorded) in others.items():
-        notify(f"{place} is {list(configured)}; {start or 'the tested file'} records {recorded}.")
 
 
 def check_task(cfg: Config) -> None:

@@ -21,8 +21,7 @@ from soft_vit.engine.data import views
 from soft_vit.engine.entries import class_of, type_name
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
-from soft_vit.engine.models.timm_model import published_spec
-from soft_vit.engine.resume.read import require_checkpoint
+from soft_vit.engine.models.timm_model import classes_of, published_spec
 from soft_vit.engine.run import build_runner, traceback_in_log
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.build import complete_spec
@@ -97,7 +96,8 @@ def evaluate(
         raise ValueError(f"The config {cfg.filename} must be one of image classification for these options.")
     view = None
     if named:
-        view = _use_timm_model(cfg, model, weights, pretrained, spec, options or {}, img_size, crop_pct)
+        _use_timm_model(cfg, model, weights, pretrained, spec, options or {})
+        view = views.timm_view({**published_spec(model).cfg, **spec.entries({})}, img_size, crop_pct)
     else:
         cfg.load_from = model
         if (img_size, crop_pct) != (None, None) or (data_root is not None and not views.crop_of(cfg)):
@@ -148,7 +148,7 @@ def evaluate(
             write_atomically(out, _json(metrics, asked).encode())
         if several and per_class is not None:
             values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in results["multi-label/AP_classwise"]]
-            rows = zip(_classes(runner), values, strict=True)
+            rows = zip(classes_of(runner.test_dataloader.dataset), values, strict=True)
             write_atomically(per_class, csv_table(["class", "average precision"], rows).encode())
         elif per_class is not None or confusion is not None:
             _write_counts(runner, indices, per_class, confusion)
@@ -164,23 +164,15 @@ def _read(model: str, weights: str | None, pretrained: bool, named: bool) -> Mod
             raise ValueError(f"weights must belong to the name of a timm model, got the checkpoint {model}.")
         return start_spec(model)
     if weights is not None:
-        require_checkpoint(weights)
         return start_spec(weights)
     return published_spec(model) if pretrained else ModelSpec()
 
 
 def _use_timm_model(
-    cfg: Config,
-    name: str,
-    weights: str | None,
-    pretrained: bool,
-    spec: ModelSpec,
-    options: Mapping[str, Any],
-    img_size: int | None,
-    crop_pct: float | None,
-) -> views.View:
-    """Set a timm model with the options that its weights note; return its view of images."""
-    usual, replaced = published_spec(name), cfg.get("model") or {}
+    cfg: Config, name: str, weights: str | None, pretrained: bool, spec: ModelSpec, options: Mapping[str, Any]
+) -> None:
+    """Set a timm model with the options that its weights note."""
+    replaced = cfg.get("model") or {}
     cfg.model = {"type": "TimmTrainClassifier", "model_name": name, "multi_label": spec.multi_label}
     if "data_preprocessor" in replaced:
         cfg.model["data_preprocessor"] = replaced["data_preprocessor"]
@@ -195,7 +187,6 @@ def _use_timm_model(
         cfg.model["num_classes"] = replaced["num_classes"]
     cfg.load_from = weights or (TIMM_PREFIX + name if pretrained else None)
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
-    return views.timm_view({**usual.cfg, **spec.entries({})}, img_size, crop_pct)
 
 
 def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
@@ -204,8 +195,7 @@ def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
     Names that its weights do not record may be ImageNet's, if all classes of the images have those.
     """
     names = spec.class_names(num_classes)
-    known = getattr(dataset, "metainfo", {}).get("classes") or ()
-    if names and (spec.label_names or set(map(str, known)) <= set(names)):
+    if names and (spec.label_names or set(classes_of(dataset)) <= set(names)):
         match_classes(dataset, names, "the model")
 
 
@@ -227,10 +217,6 @@ def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> 
 
 def _as_list(evaluators: Any) -> list[dict[str, Any]]:
     return [evaluators] if isinstance(evaluators, dict) else list(evaluators or [])
-
-
-def _classes(runner: Runner) -> Sequence[str]:
-    return getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes") or ()
 
 
 def _under_another_name(cfg: Config) -> Config:
@@ -259,7 +245,7 @@ def _write_counts(
     runner: Runner, indices: Sequence[int] | None, per_class: str | Path | None, confusion: str | Path | None
 ) -> None:
     table = runner.test_loop.evaluator.metrics[0].confusion_table
-    known = _classes(runner)
+    known = classes_of(runner.test_dataloader.dataset)
     names = [known[i] if i < len(known) else i for i in (range(len(table)) if indices is None else indices)]
     if per_class is not None:
         counts = zip(names, table.sum(1).tolist(), table.diagonal().tolist(), strict=True)

@@ -21,19 +21,10 @@ _RATES = {"eta_min", "eta_max", "min_value", "min_lr", "warmup_lr"}
 
 def fit(cfg: Config, auto_scale_lr: bool, notify: Callable[[str], None]) -> None:
     """Fit a config to this machine, in place. auto_scale_lr: as if the config enabled it, see `scale_learning_rate`."""
-    require_launcher(cfg.launcher)
     _fit_processes(cfg)
     _fit_loaders(cfg)
     if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
         scale_learning_rate(cfg, notify)
-
-
-def require_launcher(launcher: str) -> None:
-    """Raise ValueError for a launcher of processes without GPUs that is not torchrun."""
-    if launcher == "none" or torch.cuda.is_available() or (launcher == "pytorch" and "RANK" in os.environ):
-        return
-    command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
-    raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
 
 
 def _fit_loaders(cfg: Config) -> None:
@@ -65,10 +56,15 @@ def _fit_processes(cfg: Config) -> None:
 
 
 def start_processes(cfg: Config) -> None:
-    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started."""
-    if cfg.get("launcher", "none") == "none" or is_distributed():
+    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started.
+
+    Raises ValueError for a launcher of processes without GPUs that is not torchrun.
+    """
+    if (launcher := cfg.get("launcher", "none")) == "none" or is_distributed():
         return
-    require_launcher(cfg.launcher)
+    if not torch.cuda.is_available() and (launcher != "pytorch" or "RANK" not in os.environ):
+        command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
+        raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
     meeting = {}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # After a restart the launcher's store still holds the addresses of the processes before.

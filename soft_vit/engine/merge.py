@@ -4,7 +4,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from unittest.mock import patch
 
@@ -107,7 +107,6 @@ def read_config(path: Path) -> Config:
     if getattr(config, "_imported_names", None):
         # The pure Python style holds classes; only names can be saved.
         config = Config(config.to_dict(), cfg_text=config.text, filename=config.filename)
-    complete_saved(config)
     if config.get("custom_imports"):
         import_modules_from_strings(**config.custom_imports)
     for _, entry in entries(config):
@@ -115,20 +114,6 @@ def read_config(path: Path) -> Config:
             # Modules move, registered names do not.
             entry["type"] = type_name(entry)
     return config
-
-
-def complete_saved(cfg: Config) -> None:
-    """Bring a config that version 0.2.0 saved up to date, in place. Version 0.5 will not."""
-    imports = cfg.get("custom_imports")
-    if imports:
-        names = [imports.imports] if isinstance(imports.imports, str) else imports.imports
-        moved = {"soft_vit.analysis.attention.report_hook": "soft_vit.engine"}
-        imports.imports = [moved.get(name, name) for name in names]
-    hooks = cfg.get("default_hooks") or {}
-    if "checks" in hooks and "weights" not in hooks:
-        for _, entry in entries(cfg):
-            if type_name(entry) == "LabelMapTree":
-                entry.setdefault("reduce_zero_label", True)
 
 
 def _history(path: Path) -> tuple[dict[str, list[Any]], set[str]]:
@@ -192,13 +177,10 @@ def _check_paths(cfg: Config, earlier: shared.Earlier) -> None:
     for old in {old for old in earlier.values["data_root"] if root is not None and old not in (None, root)}:
         for place, entry in entries({key: value for key, value in cfg.items() if key in _READ_BY_RUNNER}):
             for key, value in entry.items():
-                if isinstance(value, str) and _is_in(value, old) and not _is_in(value, root):
+                path = PurePath(value) if isinstance(value, str) else None
+                if path is not None and path.is_relative_to(old) and not path.is_relative_to(root):
                     name = f"{place}.{key}".lstrip(".")
                     raise ValueError(f"{name} must be in data_root={root}, got {value}; set it as well.")
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 # How a run is built.

@@ -60,7 +60,10 @@ class ClassificationMetric(BaseMetric):
     def measure(self, score: Tensor, target: Tensor) -> Tensor:
         """Return rows of target, prediction, loss and a hit for each k, float64; score: `[B, C]`, target: `[B]`."""
         if self.class_indices is not None:
-            score, target = self._restrict(score, target)
+            indices = self.class_indices.to(score.device)
+            place = torch.full((score.shape[1],), -1, device=score.device)
+            place[indices] = torch.arange(len(indices), device=score.device)
+            score, target = score[:, indices], place[target]
         self._num_classes = score.shape[1]
         log_score = score.clamp(min=torch.finfo(score.dtype).tiny).double().log().log_softmax(1)
         loss = -log_score.gather(1, target[:, None])[:, 0]
@@ -68,13 +71,6 @@ class ClassificationMetric(BaseMetric):
         hit = (top == target[:, None]).cumsum(1)
         hits = [hit[:, min(k, self._num_classes) - 1] for k in self.topk]
         return torch.stack([target.double(), top[:, 0].double(), loss, *(h.double() for h in hits)], dim=1)
-
-    def _restrict(self, score: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the columns of class_indices, and labels as positions in it."""
-        indices = self.class_indices.to(score.device)
-        place = torch.full((score.shape[1],), -1, device=score.device)
-        place[indices] = torch.arange(len(indices), device=score.device)
-        return score[:, indices], place[target]
 
     def evaluate(self, size: int) -> dict[str, float]:
         """Return the metrics over all processes; size: number of images in the data set."""

@@ -96,17 +96,8 @@ def train(
     run goes on.
     """
     messages: list[str] = []
-    cfg = resolve(
-        config,
-        options,
-        work_dir=work_dir,
-        resume=resume,
-        amp=amp,
-        auto_scale_lr=auto_scale_lr,
-        validate=validate,
-        launcher=launcher,
-        notify=messages.append,
-    )
+    flags = {"amp": amp, "auto_scale_lr": auto_scale_lr, "validate": validate, "launcher": launcher}
+    cfg = resolve(config, options, work_dir=work_dir, resume=resume, notify=messages.append, **flags)
     dataset = cfg.train_dataloader.dataset
     kind = class_of(dataset, DATASETS) or object
     if issubclass(kind, ReadingDataset) and kind is not TimmDataset:

@@ -71,7 +71,7 @@ def share(cfg: Config, earlier: Earlier) -> None:
     _share_image_size(cfg, earlier)
     for name in sorted(earlier.replaced):
         # A file may set a name of its own for its own entries.
-        own = len(earlier.values[name]) < 2 or _occurs(cfg, cfg.get(name))
+        own = len(earlier.values[name]) < 2 or any(cfg.get(name) in one.values() for at, one in entries(cfg) if at)
         if not _reaches(cfg, name) and (name in earlier.options or not own):
             raise ValueError(f"An entry must read {name}, got {cfg.get(name)!r}, which none takes.")
 
@@ -82,11 +82,6 @@ def _reaches(cfg: Config, name: str) -> bool:
         return any(dataset.get(name) == cfg[name] for dataset in datasets_of(cfg, "train", "val", "test"))
     others = any(True for _ in _sized(cfg)) if name == "image_size" else _sets_num_classes(cfg)
     return bool(timm_model(cfg)) or others
-
-
-def _occurs(cfg: Config, value: Any) -> bool:
-    """Return whether an entry has a value, which the file itself may have put there."""
-    return any(value in entry.values() for place, entry in entries(cfg) if place)
 
 
 def _share_paths(cfg: Config, earlier: Earlier) -> None:

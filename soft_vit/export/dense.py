@@ -15,6 +15,7 @@ from torchvision.ops import clip_boxes_to_image, roi_align
 
 from soft_vit.dense.detection.detector import TorchvisionDetector
 from soft_vit.dense.segmentation import TimmSegmentor
+from soft_vit.engine.models.notes import normalisation_of
 from soft_vit.engine.models.timm_model import backbone_spec
 from soft_vit.export.model import ExportModel
 from soft_vit.predict import ConfigPredictor
@@ -140,8 +141,7 @@ def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> Expo
     """Return the segmentor or detector of a predictor for square images, see `load_export_model`."""
     model, network = predictor.model, dense_module(predictor.model)
     if isinstance(network, PixelScores):
-        prepared, side = model.data_preprocessor, model.test_cfg["crop_size"][0]
-        mean, std = ((value.flatten() / 255).tolist() for value in (prepared.mean, prepared.std))
+        side, (mean, std) = model.test_cfg["crop_size"][0], normalisation_of(model).values()
     else:
         prepared = model.detector.transform
         side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std

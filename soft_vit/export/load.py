@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 from timm.data import resolve_model_data_config
 from timm.models._input import get_model_input_config
@@ -13,7 +12,7 @@ from soft_vit.engine.entries import class_of
 from soft_vit.engine.merge import find_config
 from soft_vit.engine.models.timm_model import timm_network
 from soft_vit.export.model import ExportModel, FeatureMaps
-from soft_vit.predict import ConfigPredictor, load_predictor
+from soft_vit.predict import load_predictor
 from soft_vit.registry import MODELS
 from soft_vit.weights.spec import ModelSpec
 
@@ -42,17 +41,12 @@ def load_export_model(
         from soft_vit.export.dense import dense_export_model
 
         return dense_export_model(predictor, img_size)
-    network, preprocessor = predictor.model, None
-    if isinstance(predictor, ConfigPredictor):
-        preprocessor, network = network.data_preprocessor, timm_network(network)
-        if network is None:
-            raise ValueError(f"The config must be that of a timm classifier, got {config}.")
-    usual, data = resolve_model_data_config(network), predictor.data
-    mean, std = (data.get(key, usual[key]) for key in ("mean", "std"))
-    if hasattr(preprocessor, "mean"):
-        values = (torch.as_tensor(value).flatten() / 255 for value in (preprocessor.mean, preprocessor.std))
-        mean, std = ([round(float(value), 6) for value in channels] for channels in values)
-    size = data["input_size"] if preprocessor is None else get_model_input_config(network)["input_size"]
+    network = predictor.model if config is None else timm_network(predictor.model)
+    if network is None:
+        raise ValueError(f"The config must be that of a timm classifier, got {config}.")
+    data = {**resolve_model_data_config(network), **predictor.data}
+    mean, std = ([round(value, 6) for value in data[key]] for key in ("mean", "std"))
+    size = data["input_size"] if config is None else get_model_input_config(network)["input_size"]
     if img_size is not None:
         size = (size[0], img_size, img_size)
     spec = replace(ModelSpec.of(network), cfg=predictor.spec.cfg)
@@ -72,7 +66,7 @@ def load_export_model(
         classes=tuple(names),
         outputs=outputs,
         notes=tuple(predictor.notes),
-        crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in data},
+        crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in predictor.data},
         spec=spec,
     )
 

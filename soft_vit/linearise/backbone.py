@@ -104,25 +104,22 @@ def load_backbone(name: str, **kwargs: Any) -> Backbone:
     folder = Path(name).expanduser()
     file = folder / "config.json"
     try:
-        if folder.is_file():
-            return _load_checkpoint(folder)
         config = json.loads(file.read_text()) if file.is_file() else {}
         if "model_type" in config:
             return _load_transformers(folder, config)
-        where = f"local-dir:{folder}" if config else name
-        given = {"pretrained": True, "num_classes": 0, "dynamic_img_size": True, **kwargs}
-        model: Any = timm.create_model(where, **given).eval()
+        given = {"num_classes": 0, "dynamic_img_size": True}
+        if folder.is_file():
+            # Its mean and standard deviation are saved with a student.
+            model: Any = model_of_file(None, folder, "drop", **given)[0].eval()
+        else:
+            where = f"local-dir:{folder}" if config else name
+            model = timm.create_model(where, **{"pretrained": True, **given, **kwargs}).eval()
     except Exception as error:
         # Hub clients, timm and transformers raise errors of many types.
         what = "one of timm's ViTs with weights, or a folder of one"
         raise ValueError(f"teacher must be {what}, got {name} ({one_line(error)}).") from error
-    return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], name)
-
-
-def _load_checkpoint(path: Path) -> Backbone:
-    # Its mean and standard deviation are saved with a student.
-    model: Any = model_of_file(None, path, "drop", num_classes=0, dynamic_img_size=True)[0].eval()
-    return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], str(path))
+    source = str(folder) if folder.is_file() else name
+    return Backbone(model, model.pretrained_cfg["mean"], model.pretrained_cfg["std"], source)
 
 
 def _load_transformers(folder: Path, config: dict[str, Any]) -> Backbone:

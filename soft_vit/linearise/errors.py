@@ -6,7 +6,7 @@ Letters: B batch, P prefix tokens, N tokens of a map, C channels, H x W the imag
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -57,25 +57,22 @@ def transfer_errors(
     divergences: dict[int, Tensor] = {}
     expected: dict[int, Tensor] = {}
 
-    def compare(block: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple, kwargs: dict, result: Any) -> None:
-            found: list[Tensor] = []
-            with torch.set_grad_enabled(grad), ExitStack() as watching:
-                if weights:
-                    attn = _attention_within(student.attention(block))
-                    watching.enter_context(watch_attention(attn, found.append, grad=True))
-                errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
-                if weights:
-                    p, log_q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT).log()
-                    divergences[block] = F.kl_div(log_q, p, reduction="sum") / math.prod(p.shape[:3])
-
-        return hook
+    def compare(block: int, module: nn.Module, args: tuple, kwargs: dict, result: Any) -> None:
+        found: list[Tensor] = []
+        with torch.set_grad_enabled(grad), ExitStack() as watching:
+            if weights:
+                attn = _attention_within(student.attention(block))
+                watching.enter_context(watch_attention(attn, found.append, grad=True))
+            errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
+            if weights:
+                p, log_q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT).log()
+                divergences[block] = F.kl_div(log_q, p, reduction="sum") / math.prod(p.shape[:3])
 
     grad = torch.is_grad_enabled()
     with ExitStack() as stack:
         for block in blocks:
             attention = teacher.attention(block)
-            hook = attention.register_forward_hook(compare(block), with_kwargs=True)
+            hook = attention.register_forward_hook(partial(compare, block), with_kwargs=True)
             stack.callback(hook.remove)
             if weights:
                 keep = partial(expected.__setitem__, block)

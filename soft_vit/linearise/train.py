@@ -360,8 +360,8 @@ class Linearisation:
         """Continue from a checkpoint; return the state of its optimizer."""
         state = read_checkpoint_file(path)
         keys = {"step", "history", "settings", "student", "optimizer"}
-        if not isinstance(state, dict) or not keys <= state.keys():
-            given = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__
+        if not keys <= state.keys():
+            given = ", ".join(map(str, state))
             raise ValueError(f"{path} must hold {', '.join(sorted(keys))}, got {given}; give another --out.")
         for name, value in self.settings.items():
             # Runs of version 0.3 did not note their images, and those of 0.4 learned the outputs of attentions.

@@ -80,17 +80,14 @@ def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, floa
     for name, values in panels:
         panel = draw_weights(values, small, layer.cell(place), (side, side), scale)
         image = f"<img src='{data_url(panel)}' alt='{name}'>"
-        figures.append(_figure(image, name, f"{largest_weight(values):.2g}"))
+        caption = f"{name} <small>{largest_weight(values):.2g}</small>"
+        figures.append(f"<figure>{image}<figcaption>{caption}</figcaption></figure>")
     note = message(f"{side} x {side} tokens; below each name, its largest weight")
     return _section(title, f"{note}<div class='panels'>{''.join(figures)}</div>")
 
 
 def _section(title: str, content: str) -> str:
     return f"<section><h3>{title}</h3>{content}</section>"
-
-
-def _figure(content: str, name: str, figure: str) -> str:
-    return f"<figure>{content}<figcaption>{name} <small>{figure}</small></figcaption></figure>"
 
 
 def _bars(title: str, rows: list[tuple[str, list[float], str]], note: str = "") -> str:

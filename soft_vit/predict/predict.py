@@ -18,6 +18,7 @@ from PIL import Image
 
 from soft_vit.data.images import decode_image
 from soft_vit.engine.drawing import class_colors, index_image
+from soft_vit.ops.numerics import at_least
 from soft_vit.predict.inputs import TIFF, Input, find_inputs, free_name, printable
 from soft_vit.predict.predictors import Predictor
 from soft_vit.predict.results import ClassMap, Result, class_map
@@ -94,15 +95,14 @@ def predict_files(
     an interruption or an error the JSON file holds the results so far. Raises ValueError for bad arguments and OSError
     for a folder that cannot be written.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    at_least("batch_size", batch_size)
     out = Path(out).expanduser()
     inputs = find_inputs(given, out)
     out.mkdir(parents=True, exist_ok=True)
     predictor = load()
-    if _by_windows(predictor):
+    if predictor.by_windows:
         batch_size = 1
-    bits = getattr(predictor, "bits", None) if bits is None else bits
+    bits = predictor.bits if bits is None else bits
     results = {"task": None, **(source or {}), "notes": predictor.notes, "images": [], "failed": []}
     outcome = Outcome(out, len(inputs), results)
     taken, written = {RESULTS}, time.monotonic() - WRITE_EVERY
@@ -119,7 +119,7 @@ def predict_files(
                     entry["predictions"] = found.entries()
                     results["task"] = found.task
                     results["images"].append(entry)
-                    if _by_strips(predictor):
+                    if predictor.label_type is not None:
                         part_file(out, predictor, item).unlink()
                 notify(_line(entry))
             if time.monotonic() - written >= WRITE_EVERY:
@@ -130,14 +130,6 @@ def predict_files(
     finally:
         _write_json(out / RESULTS, results)
     return outcome
-
-
-def _by_windows(predictor: Predictor) -> bool:
-    return getattr(predictor, "by_windows", False)
-
-
-def _by_strips(predictor: Predictor) -> bool:
-    return getattr(predictor, "label_type", None) is not None
 
 
 def open_image(item: Input, bits: int | None, by_windows: bool, upright: bool | None = None) -> Any:
@@ -158,13 +150,13 @@ def part_file(out: Path, predictor: Any, item: Input) -> Path:
     # What an address or a pipe gives may change from call to call.
     status = item.source.stat() if isinstance(item.source, Path) else None
     version = (status.st_size, status.st_mtime_ns) if status else os.getpid()
-    known = (getattr(predictor, "key", ""), os.path.abspath(item.source), version)
+    known = (predictor.key, os.path.abspath(item.source), version)
     return out / f".{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.part"
 
 
-def _predict_strips(predictor: Predictor, image: Any, part: Path) -> ClassMap:
+def _predict_strips(predictor: Predictor, item: Input, image: Any, out: Path) -> ClassMap:
     """Return the classes of an image, row by row; those that are in a file already are not predicted again."""
-    width, height = image.size
+    part, (width, height) = part_file(out, predictor, item), image.size
     append_rows(part, np.dtype((predictor.label_type, width)), partial(predictor.strips, image))
     return class_map(np.memmap(part, predictor.label_type, "r", shape=(height, width)), predictor.names)
 
@@ -187,18 +179,15 @@ def _predict_batch(
     found: dict[Input, Result | Exception] = {}
     for item in batch:
         try:
-            images[item] = open_image(item, bits, _by_windows(predictor), getattr(predictor, "upright", None))
+            images[item] = open_image(item, bits, predictor.by_windows, predictor.upright)
         except (OSError, ValueError) as error:
             found[item] = error
     # A model may raise any error for an image: retry those of a batch one by one.
     for items in ([*images], *([item] for item in images)):
         if any(item not in found for item in items):
             try:
-                if _by_strips(predictor):
-                    parts = [part_file(out, predictor, item) for item in items]
-                    results = [
-                        _predict_strips(predictor, images[item], part) for item, part in zip(items, parts, strict=True)
-                    ]
+                if predictor.label_type is not None:
+                    results = [_predict_strips(predictor, item, images[item], out) for item in items]
                 else:
                     results = predictor([images[item] for item in items])
                 found.update(zip(items, results, strict=True))
@@ -214,24 +203,25 @@ def _write_pictures(
     out: Path, name: PurePosixPath, image: Image.Image, result: Result, taken: set[str], draw: bool
 ) -> dict[str, str]:
     """Write the drawing and the label map of a result; return the names of the files."""
-    pictures = {}
+    files = {}
     if draw:
         suffix = "" if name.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
-        pictures["drawing"] = free_name(name.with_name(name.name + suffix), taken), result.draw(image)
+        files["drawing"] = free_name(name.with_name(name.name + suffix), taken)
+        _save(result.draw(image), out / files["drawing"])
     if isinstance(result, ClassMap):
         write_labels = getattr(image, "write_labels", None)
-        map_name = free_name(name.with_name(f"{name.name}.classes.{'tif' if write_labels else 'png'}"), taken)
-        pictures["map"] = map_name, None if write_labels else index_image(result.classes, result.names)
+        files["map"] = free_name(name.with_name(f"{name.name}.classes.{'tif' if write_labels else 'png'}"), taken)
         if write_labels:
-            (out / map_name).parent.mkdir(parents=True, exist_ok=True)
-            write_labels(out / map_name, result.classes, class_colors(256, result.names))
-    for file, picture in pictures.values():
-        if picture is None:
-            continue
-        stream = io.BytesIO()
-        picture.save(stream, "PNG" if file.lower().endswith(".png") else "JPEG", quality=92, compress_level=1)
-        write_atomically(out / file, stream.getvalue())
-    return {key: file for key, (file, _) in pictures.items()}
+            write_labels(out / files["map"], result.classes, class_colors(256, result.names))
+        else:
+            _save(index_image(result.classes, result.names), out / files["map"])
+    return files
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    stream = io.BytesIO()
+    picture.save(stream, "PNG" if path.suffix.lower() == ".png" else "JPEG", quality=92, compress_level=1)
+    write_atomically(path, stream.getvalue())
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

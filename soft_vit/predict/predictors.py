@@ -24,9 +24,10 @@ from soft_vit.engine.config import resolve
 from soft_vit.engine.data.views import data_config, set_scale, set_view, shown_datasets, view_of_config
 from soft_vit.engine.entries import type_name
 from soft_vit.engine.hooks.weights import fit_image_size
-from soft_vit.engine.models.notes import cfg_of_config
+from soft_vit.engine.models.notes import cfg_of_config, normalisation_of
 from soft_vit.engine.models.timm_model import create_timm_model, timm_network
 from soft_vit.models.base import require_known
+from soft_vit.ops.numerics import at_least
 from soft_vit.predict.results import Instances, RankedClasses, Result, class_name, ranked_classes, result_of
 from soft_vit.probe.load import require_device
 from soft_vit.weights.build import model_of_file
@@ -47,6 +48,9 @@ class TimmModel:
     images.
     Raises ValueError or FileNotFoundError for a model or a file that cannot be used.
     """
+
+    # See `ConfigPredictor`.
+    by_windows, label_type, upright = False, None, None
 
     def __init__(
         self,
@@ -180,7 +184,7 @@ class ConfigPredictor:
         if img_size is not None or "size" in dataset:
             set_view(cfg, view_of_config(cfg, img_size, None))
         # How its images are prepared, in timm's terms, as far as the config determines it.
-        self.data = cfg_of_config(cfg)
+        self.data = cfg_of_config(cfg) | normalisation_of(self.model)
         network = timm_network(self.model)
         if tiles is not None and (network is not None or hasattr(self.model, "strips")):
             raise ValueError(f"tiles must be left out for other models than detectors, got {tiles}.")
@@ -306,31 +310,25 @@ def load_predictor(
     checkpoint: str | Path | None = None,
     *,
     pretrained: bool = True,
-    score_thr: float = 0.3,
     device: str | None = None,
-    options: dict | None = None,
-    scale: float | None = None,
-    tiles: int | None = None,
-    overlap: float = 0.2,
-    **shared: Any,
+    img_size: int | None = None,
+    topk: int = 5,
+    **of_config: Any,
 ) -> Predictor:
     """Return the `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
 
-    device: by default a GPU if there is one. shared: img_size and topk. Raises ValueError or FileNotFoundError for
-    arguments that cannot be used.
+    device: by default a GPU if there is one. of_config: further arguments of `ConfigPredictor`. Raises ValueError or
+    FileNotFoundError for arguments that cannot be used.
     """
     if (model is None) == (config is None):
         raise ValueError("Give either --model, or --config and --checkpoint.")
-    if model is not None and (options or scale is not None or tiles is not None):
+    if model is not None and any(of_config.get(name) for name in ("options", "scale", "tiles")):
         raise ValueError(f"--cfg-options, --scale and --tiles must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
         raise ValueError(f"--checkpoint must be given with --config {config}.")
-    if shared.get("topk", 1) < 1:
-        raise ValueError(f"topk must be at least 1, got {shared['topk']}.")
-    shared["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    require_device(shared["device"])
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    require_device(device)
+    shared = {"img_size": img_size, "topk": at_least("topk", topk), "device": device}
     if model is not None:
         return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
-    return ConfigPredictor(
-        config, checkpoint, score_thr=score_thr, options=options, scale=scale, tiles=tiles, overlap=overlap, **shared
-    )
+    return ConfigPredictor(config, checkpoint, **shared, **of_config)

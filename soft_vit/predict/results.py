@@ -103,18 +103,14 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
     """Return the prediction in a data sample of mmpretrain, mmdet or mmseg.
 
     `pred_score` means classification, `pred_instances` detection and `pred_sem_seg` segmentation. names: of the
-    classes. score_thr: lowest score of an instance. topk: number of classes for an image. Raises ValueError for a
-    sample without these fields.
+    classes. score_thr: lowest score of an instance. topk: number of classes for an image.
     """
     if "pred_sem_seg" in sample:
         classes = _array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64)
         return class_map(classes, names)
     if "pred_instances" in sample:
         return _instances(sample.pred_instances, names, score_thr)
-    if "pred_score" in sample:
-        return ranked_classes(sample.pred_score, names, topk)
-    known = "pred_score, pred_instances or pred_sem_seg"
-    raise ValueError(f"The model must predict {known}, got {', '.join(sample.keys())}.")
+    return ranked_classes(sample.pred_score, names, topk)
 
 
 def class_map(classes: np.ndarray, names: Sequence[str]) -> ClassMap:
@@ -143,8 +139,6 @@ def class_name(names: Sequence[str], index: int) -> str:
     return names[index] if index < len(names) else f"class {index}"
 
 
-def _array(values: Tensor | np.ndarray) -> np.ndarray:
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
+def _array(values: Tensor) -> np.ndarray:
     # NumPy lacks bfloat16.
     return (values.float() if values.is_floating_point() else values).detach().cpu().numpy()

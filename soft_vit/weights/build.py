@@ -158,11 +158,16 @@ def model_of_file(
         raise ValueError(f"{weights.source} must note its model, or its name be given; see `{command}`.")
     spec = complete_spec(weights, name)
     overlay = {**spec.entries(options), **(options.pop("pretrained_cfg_overlay", None) or {})}
+    model = create_noted(name, weights, pretrained_cfg_overlay=overlay, **options)
+    return model, load_into(model, weights, head)
+
+
+def create_noted(name: str, weights: NotedWeights, **options: Any) -> nn.Module:
+    """Return a timm model with the options that weights note and those given; ValueError where they do not fit."""
     try:
-        model = timm.create_model(name, pretrained_cfg_overlay=overlay, **spec.arguments(options))
+        return timm.create_model(name, **complete_spec(weights, name).arguments(options))
     except (RuntimeError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"{name} cannot be made with the options of {weights.source} ({error}).") from error
-    return model, load_into(model, weights, head)
 
 
 def recorded_weights(entry: Entry, cache_dir: str | Path | None = None) -> NotedWeights:

@@ -48,9 +48,6 @@ class LoadReport:
     left_out: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        return " ".join([f"Weights of {self.source} are loaded.", *self.changes])
-
 
 def load_into(
     model: nn.Module,
@@ -92,16 +89,17 @@ def fit(
     require_finite(loaded, loaded.source)
     weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())
     _fit_channels(model, weights, expected, report)
-    _fit_head(model, loaded, weights, expected, report, head, classes)
+    if head != "strict":
+        recorded = list(loaded.spec.label_names)
+        _fit_head(model, weights, expected, report, head, bool(recorded and classes) and recorded != list(classes))
     if not strict:
         common = expected.keys() & weights.keys()
         fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
         report.new += [name for name in expected if name not in fitting]
         report.left_out += [name for name in weights if name not in fitting]
-        if expected and not fitting:
-            mismatch = describe_mismatch(expected, weights)
-            raise ValueError(f"The weights in {loaded.source} must be of this model: {mismatch}.")
-        expected, weights = ({name: x for name, x in state.items() if name in fitting} for state in (expected, weights))
+        # Weights of another model fit nowhere.
+        kept = fitting or expected.keys() | weights.keys()
+        expected, weights = ({name: x for name, x in state.items() if name in kept} for state in (expected, weights))
     if mismatch := describe_mismatch(expected, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
@@ -152,28 +150,21 @@ def _fit_channels(model: nn.Module, weights: dict[str, Tensor], state: dict[str,
 
 
 def _fit_head(
-    model: nn.Module,
-    loaded: NotedWeights,
-    weights: dict[str, Tensor],
-    state: dict[str, Tensor],
-    report: LoadReport,
-    head: Head,
-    classes: Sequence[str],
+    model: nn.Module, weights: dict[str, Tensor], state: dict[str, Tensor], report: LoadReport, head: Head, other: bool
 ) -> None:
-    """Remove, in place, a head that is not loaded from the weights and from the parameters that need one."""
-    if head == "strict":
-        return
-    recorded = list(loaded.spec.label_names)
-    other_names = bool(recorded and classes) and recorded != list(classes)
+    """Remove, in place, a head that is not loaded from the weights and from the parameters that need one.
+
+    other: whether its classes have other names.
+    """
     for name in parameter_names(model, "classifier", ".weight", ".bias"):
-        fits = name in state and name in weights and weights[name].shape == state[name].shape and not other_names
+        fits = name in state and name in weights and weights[name].shape == state[name].shape and not other
         if (fits and head == "fit") or (name in weights and not weights[name].ndim):
             continue
         value, expected = weights.pop(name, None), state.pop(name, None)
         report.left_out += [name] if value is not None else []
         report.new += [name] if expected is not None else []
         if expected is not None and name.endswith(".weight"):
-            which = "is missing and" if value is None else f"for {len(value)} classes{' of other names' * other_names}"
+            which = "is missing and" if value is None else f"for {len(value)} classes{' of other names' * other}"
             report.changes.append(f"The head {which} is replaced by a new one for {len(expected)} classes.")
 
 

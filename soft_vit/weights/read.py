@@ -18,7 +18,7 @@ from torch import Tensor
 
 from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.index import RECORDED_WEIGHTS
-from soft_vit.weights.spec import NOTES_KEY, ModelSpec
+from soft_vit.weights.spec import NOTES_KEY, ModelSpec, as_mapping
 
 try:
     from numpy._core import multiarray
@@ -58,20 +58,12 @@ def _get_method(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
-def _encode(text: Any, encoding: str) -> bytes:
-    """Replace the `_codecs.encode` of a pickle, with which NumPy's numbers store their bytes."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise pickle.UnpicklingError(f"the file refers to _codecs.encode({text!r}, {encoding!r})")
-    return text.encode("latin1")
-
-
 # Allowed in files, in addition to the list of torch.load(weights_only=True).
 ALLOWED: list[Any] = [
     argparse.Namespace,
     # Swin's training scripts, and those derived from them, save their options as a yacs dictionary of plain values.
     (OrderedDict, "yacs.config.CfgNode"),
     (_get_method, "builtins.getattr"),
-    (_encode, "_codecs.encode"),
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},
@@ -109,39 +101,38 @@ def load_weights(path: str | Path) -> NotedWeights:
     return weights
 
 
-def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> Any:
+def read_checkpoint_file(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     """Return the content of a file by torch.save, or dict(state_dict=..., meta=...) of a safetensors file.
 
     Nothing in the file is executed. FileNotFoundError for a missing file; PermissionError for one that may not be read;
     ValueError, in one sentence, for one that is not a checkpoint or would run code.
     """
-    path = Path(path).expanduser()
+    given, path = path, Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"The checkpoint must be a file that exists, got {path}.")
+        raise FileNotFoundError(f"The checkpoint must be a file that exists, got {given}.")
     # For PermissionError, which the readers below do not raise.
     path.open("rb").close()
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         with torch.serialization.safe_globals([*ALLOWED, *_stand_ins()]):
-            return torch.load(path, map_location=map_location, weights_only=True)
+            content = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:
         # Readers raise many types for foreign bytes.
         raise ValueError(f"{path} must be a checkpoint that can be read safely ({_reason(error)}).") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
+    return content
 
 
 def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeights:
     """Return the tensors by name inside a loaded checkpoint, with its record; ValueError without tensors."""
     if isinstance(content, NotedWeights):
         return content
-    spec = spec_of(content)
-    if isinstance(content, Mapping):
-        for key in (*AVERAGED_KEYS, *PLAIN_KEYS):
-            if isinstance(content.get(key), Mapping):
-                content = content[key]
-                break
-    named = _mapping(content).items()
-    weights = {key: value for key, value in named if isinstance(key, str) and isinstance(value, Tensor)}
+    spec, content = spec_of(content), as_mapping(content)
+    keys = (key for key in (*AVERAGED_KEYS, *PLAIN_KEYS) if isinstance(content.get(key), Mapping))
+    content = content.get(next(keys, None), content)
+    weights = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
     weights = {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}
     if not weights:
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
@@ -156,17 +147,15 @@ def spec_of(content: Any) -> ModelSpec:
     In files of other programs, the model is read from `arch` or `args` (training scripts of timm and the released
     code), and the class names from MMEngine's `meta`.
     """
-    if isinstance(content, NotedWeights):
-        return content.spec
-    content = _mapping(content)
-    meta = _mapping(content.get("meta"))
+    content = as_mapping(content)
+    meta = as_mapping(content.get("meta"))
     found = meta.get(NOTES_KEY)
     if not isinstance(found, Mapping):
         args = content.get("args")
         found = {
             "model": content.get("arch", getattr(args, "model", None)),
             "options": getattr(args, "model_kwargs", None),
-            "cfg": {"label_names": _mapping(meta.get("dataset_meta")).get("classes")},
+            "cfg": {"label_names": as_mapping(meta.get("dataset_meta")).get("classes")},
         }
     return ModelSpec.from_dict(found)
 
@@ -230,7 +219,3 @@ def _reason(error: Exception) -> str:
     if refused is None:
         return "it is damaged or of another format"
     return f"it refers to {refused[1] or refused[2]}, which could run code"
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

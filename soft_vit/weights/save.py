@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.version import __version__
-from soft_vit.weights.build import complete_spec
+from soft_vit.weights.build import complete_spec, create_noted
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import RECORDED_WEIGHTS
@@ -98,8 +98,6 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     lacks the requested weights, or does not fit its model.
     """
     content = read_checkpoint_file(path)
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} must hold a checkpoint, got a {type(content).__name__}.")
     safetensors = Path(path).suffix == ".safetensors"
     of_mmengine = not safetensors and "meta" in content and isinstance(content.get("state_dict"), Mapping)
     chosen, loaded = _choose(content, of_mmengine, weights, path)
@@ -112,7 +110,7 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
         raise ValueError(f"model must be {spec.model}, which {path} notes, got {model}.")
     loaded.spec = replace(spec, model=model or _noted_model(spec, path))
     loaded.spec = complete_spec(loaded)
-    network = _network(loaded)
+    network = create_noted(str(loaded.spec.model), loaded, device="meta")
     fit(loaded, network)
     state = cast(Any, network).from_released(loaded) if hasattr(network, "from_released") else dict(loaded)
     released = any(state.get(name) is not value for name, value in loaded.items())
@@ -191,11 +189,3 @@ def _noted_model(spec: ModelSpec, path: str | Path) -> str:
         if entry.file == Path(path).name:
             return entry.model
     raise ValueError(f"{path} must record its model; give --model, one that `{check_command(path)}` prints.")
-
-
-def _network(weights: NotedWeights) -> nn.Module:
-    """Return the recorded model on the meta device."""
-    try:
-        return timm.create_model(str(weights.spec.model), device="meta", **weights.spec.arguments({}))
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise ValueError(f"{weights.spec.model} cannot be made with the options of the file: {error}.") from error

@@ -95,14 +95,14 @@ class ModelSpec:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "ModelSpec":
         """Return the record in plain values, without those that are not plain, or that timm cannot use."""
-        model, training = record.get("model"), _mapping(record.get("training"))
-        cfg = usable(_mapping(record.get("cfg")))
+        model, training = record.get("model"), as_mapping(record.get("training"))
+        cfg = usable(as_mapping(record.get("cfg")))
         if training.get("labels of an image") == "several":
             # Files of 0.4.
             cfg["notes"] = (MULTI_LABEL,)
         return cls(
             model if isinstance(model, str) else None,
-            {key: value for key, value in _mapping(record.get("options")).items() if is_plain_value(value)},
+            {key: value for key, value in as_mapping(record.get("options")).items() if is_plain_value(value)},
             cfg,
             {key: value for key, value in training.items() if isinstance(value, str)},
         )
@@ -204,5 +204,6 @@ def plain(value: Any) -> Any:
     return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), None)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, and {} for any other value."""
     return value if isinstance(value, Mapping) else {}

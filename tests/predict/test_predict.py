@@ -26,6 +26,8 @@ from soft_vit.predict.results import Result
 class Brightness:
     """Predicts the brightness of an image; calls `then` after `after` images."""
 
+    by_windows, label_type, upright, bits = False, None, None, None
+
     def __init__(self, after: int | None = None, then: Callable[[], None] | None = None) -> None:
         self.notes: list[str] = []
         self.batches: list[int] = []

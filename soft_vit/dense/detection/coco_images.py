@@ -90,11 +90,8 @@ class CocoImages(ReadingDataset):
         # The other part of the file has the same problems.
         self._logs = not held_out
         self._annotations.images = hold_out(self._annotations.images, val_fraction, held_out)
-        super().__init__(
-            metainfo={"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)},
-            test_mode=test_mode,
-            **kwargs,
-        )
+        metainfo = {"classes": tuple(names), "category_ids": tuple(self._annotations.category_ids)}
+        super().__init__(metainfo=metainfo, test_mode=test_mode, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         """Return an entry for each image, with its targets for training or its annotations for a test."""

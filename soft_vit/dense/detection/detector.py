@@ -13,6 +13,7 @@ from typing import Any
 from mmengine.model import BaseModel
 from mmengine.structures import BaseDataElement, InstanceData
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
@@ -143,9 +144,7 @@ class TorchvisionDetector(BaseModel):
             samples = data_samples or [BaseDataElement() for _ in images]
             pairs = zip(images, samples, strict=True)
             return [self._predicted(self.detector([image])[0], sample) for image, sample in pairs]
-        if mode == "tensor":
-            return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
-        raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
+        return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
 
     def _target(self, sample: BaseDataElement) -> dict[str, Tensor]:
         objects = sample.gt_instances
@@ -197,12 +196,4 @@ def make_anchors(
 def stay_in_float32(*heads: nn.Module) -> None:
     """Make heads return float32 under autocast, since losses and boxes need more than bfloat16."""
     for head in heads:
-        head.register_forward_hook(lambda module, args, output: _to_float32(output))
-
-
-def _to_float32(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.float()
-    if isinstance(value, Mapping):
-        return {key: _to_float32(item) for key, item in value.items()}
-    return type(value)(_to_float32(item) for item in value)
+        head.register_forward_hook(lambda module, args, output: tree_map(Tensor.float, output))

@@ -15,11 +15,22 @@ from torch import Tensor, nn
 
 from soft_vit.models.efficientvit import Conv, MapFusion
 
-# Groups of GroupNorm in the library's Semantic FPN.
-_GROUPS = 32
+
+class Decoder(nn.Module):
+    """What a segmentor asks of a decoder.
+
+    normalises: whether it normalises the maps itself. strides: of the maps that it takes, None for any. divisor: of the
+    sides of images. resize_mode: of its scores. out_channels: of its map.
+    """
+
+    normalises = True
+    strides: tuple[int, ...] | None = None
+    divisor = 1
+    resize_mode = "bilinear"
+    out_channels: int
 
 
-class UPerNet(nn.Module):
+class UPerNet(Decoder):
     """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
 
     in_channels: of the backbone's maps, two or more. channels: of every map inside and of the result.
@@ -27,11 +38,6 @@ class UPerNet(nn.Module):
     Layers and pooling (1, 2, 3, 6) are mmseg's. With equal channels, so is the number of parameters, if the norms of
     the maps are included, which belong to the backbone there.
     """
-
-    normalises = True
-    divisor = 1
-    strides = None
-    resize_mode = "bilinear"
 
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
@@ -45,7 +51,7 @@ class UPerNet(nn.Module):
         return self.decoder([None, None, *maps])
 
 
-class SemanticFPN(nn.Module):
+class SemanticFPN(Decoder):
     """Semantic FPN (Kirillov et al., arXiv 1901.02446): a feature pyramid whose maps are enlarged and added.
 
     in_channels: of four maps of strides 4, 8, 16, 32. pyramid_channels: of the pyramid's maps. channels: of the result,
@@ -54,15 +60,12 @@ class SemanticFPN(nn.Module):
     """
 
     normalises = False
-    resize_mode = "bilinear"
     strides = (4, 8, 16, 32)
     # The library enlarges each map by 2 before it adds it to the next.
     divisor = 32
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()
-        if channels < 1 or channels % _GROUPS:
-            raise ValueError(f"decoder.channels must be a multiple of {_GROUPS} for Semantic FPN, got {channels}.")
         self.decoder = FPNDecoder(
             list(in_channels),
             pyramid_channels=pyramid_channels,
@@ -78,23 +81,20 @@ class SemanticFPN(nn.Module):
         return self.decoder(maps)
 
 
-class EfficientViTDecoder(MapFusion):
+class EfficientViTDecoder(MapFusion, Decoder):
     """The head of EfficientViT (Cai et al., arXiv 2205.14756), on the last three maps of any backbone.
 
     in_channels: of the backbone's maps; at most the last three count. channels, depth, block, expand, out_expand: see
     `MapFusion`. gelu, eps: see `Conv`. Scores are resized bicubically, as released.
     """
 
-    normalises = True
     resize_mode = "bicubic"
-    divisor = 1
-    strides = None
 
     def __init__(self, in_channels: Sequence[int], *, gelu: bool = False, eps: float = 1e-5, **options) -> None:
         super().__init__(in_channels, conv=partial(Conv, gelu=gelu, eps=eps), **options)
 
 
-DECODERS: dict[str, type[nn.Module]] = {"upernet": UPerNet, "fpn": SemanticFPN, "efficientvit": EfficientViTDecoder}
+DECODERS: dict[str, type[Decoder]] = {"upernet": UPerNet, "fpn": SemanticFPN, "efficientvit": EfficientViTDecoder}
 """Decoders by name."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mmengine.model import BaseDataPreprocessor
+from mmengine.model import ImgDataPreprocessor
 from mmengine.structures import BaseDataElement, PixelData
 from timm.layers import to_2tuple
 from torch import Tensor
@@ -23,7 +23,7 @@ SPREAD = 0.35
 
 
 @register(MODELS)
-class SegmentationPreprocessor(BaseDataPreprocessor):
+class SegmentationPreprocessor(ImgDataPreprocessor):
     """Normalises images `[3, H, W]`; in training, pads images and labels at the bottom and on the right.
 
     Images are uint8 or of another type that `in_bytes` takes.
@@ -40,9 +40,7 @@ class SegmentationPreprocessor(BaseDataPreprocessor):
         size: int | tuple[int, int] | None = None,
         windows: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(non_blocking=True)
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        super().__init__(mean, std, non_blocking=True)
         self.size = None if size is None else to_2tuple(size)
         self.windows = None if windows is None else RandomWindows(**windows)
 

@@ -117,9 +117,7 @@ class TimmSegmentor(BaseModel):
         if mode == "predict":
             samples = data_samples or [BaseDataElement() for _ in inputs]
             return [self.predict(*pair) for pair in zip(inputs, samples, strict=True)]
-        if mode == "tensor":
-            return self.scores(inputs)
-        raise ValueError(f'mode must be "loss", "predict" or "tensor", got {mode!r}.')
+        return self.scores(inputs)
 
     def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a released EfficientViT under the names of a segmentor with its parts; others unchanged."""

@@ -40,19 +40,9 @@ def _longer_first(scale: int | Sequence[int], max_ratio: float) -> tuple[float, 
     return max(to_2tuple(scale)) * max_ratio, min(to_2tuple(scale))
 
 
-def _resize(
-    results: dict[str, Any], size: tuple[int, int], labels: bool, interpolation: str = "bilinear"
-) -> dict[str, Any]:
+def _resized(image: Tensor, size: tuple[int, int], interpolation: str = "bilinear") -> Tensor:
     # OpenCV's bicubic interpolation does not smooth.
-    options = {"interpolation": InterpolationMode(interpolation), "antialias": interpolation == "bilinear"}
-    image = F.resize_image(results["img"], list(size), **options)
-    results = {**results, "img": image}
-    if labels:
-        # Plain "nearest" would shift labels against the image by half a pixel.
-        results["gt_seg_map"] = F.resize_image(
-            results["gt_seg_map"][None], list(size), InterpolationMode.NEAREST_EXACT
-        )[0]
-    return results
+    return F.resize_image(image, list(size), InterpolationMode(interpolation), antialias=interpolation == "bilinear")
 
 
 @register(TRANSFORMS)
@@ -73,7 +63,7 @@ class SegResize(BaseTransform):
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         size = resize_within(results["img"].shape[-2:], self.scale, self.divisor)
-        return _resize(results, size, labels=False, interpolation=self.interpolation)
+        return {**results, "img": _resized(results["img"], size, self.interpolation)}
 
 
 @register(TRANSFORMS)
@@ -91,8 +81,10 @@ class SegRandomResize(BaseTransform):
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         factor = torch.empty(()).uniform_(*self.ratio_range).item()
-        scale = [side * factor for side in self.scale]
-        return _resize(results, resize_within(results["img"].shape[-2:], scale), labels=True)
+        size = resize_within(results["img"].shape[-2:], [side * factor for side in self.scale])
+        # Plain "nearest" would shift labels against the image by half a pixel.
+        labels = F.resize_image(results["gt_seg_map"][None], list(size), InterpolationMode.NEAREST_EXACT)[0]
+        return {**results, "img": _resized(results["img"], size), "gt_seg_map": labels}
 
 
 @register(TRANSFORMS)

@@ -112,9 +112,7 @@ class TimmDataset(ReadingDataset):
         info = super().get_data_info(idx)
         return {**info, "gt_label": self.images.label(info["position"])}
 
-    def get_cat_ids(self, idx: int) -> list[int]:
-        """Return the class of an image, for wrappers such as ClassBalancedDataset."""
-        return [self.get_data_info(idx)["gt_label"]]
+    get_cat_ids = ImageTree.get_cat_ids
 
     def read(self, info: dict) -> Image.Image:
         return self.images.image(info["position"], self.bits)

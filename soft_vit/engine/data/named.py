@@ -82,7 +82,9 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
     root = Path(root).expanduser()
     try:
         if prefix == "torch":
-            build = partial(_torchvision_class(rest), root=str(root), **_part(rest, split))
+            cls = _torchvision_class(rest)
+            takes_name = "split" in inspect.signature(cls).parameters
+            build = partial(cls, root=str(root), **({"split": split} if takes_name else {"train": split in _TRAIN}))
             if not download:
                 return NamedImages(build(download=False))
             root.mkdir(parents=True, exist_ok=True)
@@ -103,11 +105,6 @@ def _torchvision_class(name: str) -> Callable[..., Any]:
     if cls is None or "download" not in inspect.signature(cls).parameters:
         raise ValueError(f"name must be torch/ and a data set of torchvision that it can download, got torch/{name}.")
     return cls
-
-
-def _part(name: str, split: str) -> dict[str, Any]:
-    takes = inspect.signature(_torchvision_class(name)).parameters
-    return {"split": split} if "split" in takes else {"train": split in _TRAIN}
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -133,14 +130,12 @@ class SafeCIFAR10(CIFAR10):
 
     def _read(self, file: str) -> dict[str, Any]:
         path = Path(self.root, self.base_folder, file)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} must exist; download=True downloads it.")
-        try:
-            with path.open("rb") as stream:
+        with path.open("rb") as stream:
+            try:
                 return _ArrayUnpickler(stream, encoding="latin1").load()
-        except Exception as error:
-            # A damaged pickle can raise errors of any type.
-            raise ValueError(f"{path} must be a file of CIFAR as published ({error}).") from error
+            except Exception as error:
+                # A damaged pickle can raise errors of any type.
+                raise ValueError(f"{path} must be a file of CIFAR as published ({error}).") from error
 
 
 class SafeCIFAR100(SafeCIFAR10, CIFAR100):

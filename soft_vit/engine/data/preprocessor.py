@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from mmengine.model import BaseDataPreprocessor
+from mmengine.model import ImgDataPreprocessor
 from mmengine.registry import FUNCTIONS
 from mmpretrain.structures import DataSample
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, Mixup
+from timm.data.mixup import mixup_target
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -31,12 +32,9 @@ def collate_labels(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 def samples_of_labels(labels: Tensor) -> list[DataSample]:
     """Return a DataSample for each label [B], or for each row of targets [B, classes], on its device."""
-    samples = []
-    for label in labels.split(1) if labels.ndim == 1 else labels:
-        sample = DataSample()
-        sample.set_field(label, "gt_label" if labels.ndim == 1 else "gt_score", dtype=Tensor)
-        samples.append(sample)
-    return samples
+    if labels.ndim == 1:
+        return [DataSample().set_gt_label(label) for label in labels.split(1)]
+    return [DataSample().set_gt_score(target) for target in labels]
 
 
 def in_bytes(images: Tensor) -> Tensor:
@@ -59,7 +57,7 @@ def in_bytes(images: Tensor) -> Tensor:
 
 
 @register(MODELS)
-class RecipeDataPreprocessor(BaseDataPreprocessor):
+class RecipeDataPreprocessor(ImgDataPreprocessor):
     """Normalises RGB images [B, 3, H, W] and turns labels into targets, by timm's own functions.
 
     Images are uint8 or of another type that `in_bytes` takes.
@@ -83,9 +81,7 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         cutmix: float = 0.0,
         smoothing: float = 0.0,
     ) -> None:
-        super().__init__(non_blocking=True)
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        super().__init__(mean, std, non_blocking=True)
         self.reprob = reprob
         self.mixing = None
         if mixup or cutmix or smoothing:
@@ -98,17 +94,14 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
                 num_classes=num_classes,
             )
 
-    @property
-    def batch_augments(self) -> Mixup | None:
-        """Mixup and CutMix, under the name that MMPretrain's SwitchRecipeHook sets to None to end them."""
-        return self.mixing
-
-    @batch_augments.setter
-    def batch_augments(self, value: None) -> None:
+    def _end_mixing(self, value: None) -> None:
         if value is not None:
             raise ValueError(f"batch_augments must be None, which ends mixup and cutmix, got {value}.")
         if self.mixing is not None:
             self.mixing.mixup_enabled = False
+
+    # MMPretrain's SwitchRecipeHook sets it.
+    batch_augments = property(None, _end_mixing)
 
     def forward(self, data: dict, training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)
@@ -120,8 +113,6 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         if training and self.reprob:
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:
-            if "gt_label" not in samples[0]:
-                raise ValueError("mixup, cutmix and smoothing must be 0 for images with several labels.")
             labels = torch.cat([sample.gt_label for sample in samples])
             images, targets = self._mix(images, labels)
             for sample, target in zip(samples, targets, strict=True):
@@ -129,13 +120,8 @@ class RecipeDataPreprocessor(BaseDataPreprocessor):
         return {"inputs": images, "data_samples": samples}
 
     def _mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        even = len(images) // 2 * 2
-        parts = []
-        if even:
-            # In place in `images`.
-            parts.append(self.mixing(images[:even], labels[:even])[1])
-        if even < len(images):
-            off = self.mixing.label_smoothing / self.mixing.num_classes
-            last = torch.full((1, self.mixing.num_classes), off, device=images.device)
-            parts.append(last.scatter_(1, labels[even:, None], 1 - self.mixing.label_smoothing + off))
-        return images, torch.cat(parts)
+        even, mixing = len(images) // 2 * 2, self.mixing
+        # In place in `images`.
+        parts = [mixing(images[:even], labels[:even])[1]] if even else []
+        last = mixup_target(labels[even:], mixing.num_classes, smoothing=mixing.label_smoothing)
+        return images, torch.cat([*parts, last])

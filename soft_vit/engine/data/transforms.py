@@ -69,9 +69,8 @@ class AlbumentationsTransform(BaseTransform):
             # Albumentations only warns about unknown arguments, and ignores them.
             warnings.simplefilter("error")
             try:
-                self.augment = albumentations.Compose(
-                    [build_transform(one, albumentations, defaults) for one in transforms]
-                )
+                steps = [build_transform(one, albumentations, defaults) for one in transforms]
+                self.augment = albumentations.Compose(steps)
             except (Warning, TypeError, ValueError) as error:
                 what = " ".join(str(error).split())
                 raise ValueError(f"AlbumentationsTransform cannot be built ({what}).") from error

@@ -49,15 +49,11 @@ class AttentionReportHook(Hook):
     @torch.no_grad()
     def _draw(self, model: Any, data: Any, number: int, path: Path) -> None:
         sample = data.images[number]
-        preprocessor = model.data_preprocessor
-        pixels = torch.from_numpy(sample.image).permute(2, 0, 1).float().to(preprocessor.device)
-        image = (pixels - preprocessor.mean) / preprocessor.std
+        pixels = torch.from_numpy(sample.image).permute(2, 0, 1)
+        (image,) = model.data_preprocessor({"inputs": pixels[None]})["inputs"]
         left, top, right, bottom = sample.box
+        y, x = (top + bottom) / 2 / pixels.shape[1], (left + right) / 2 / pixels.shape[2]
         rows = {}
         for stage, (height, width) in enumerate(model.model.grids(sample.image.shape[:2]), start=1):
-            query = (
-                int((top + bottom) / 2 * height / sample.image.shape[0]),
-                int((left + right) / 2 * width / sample.image.shape[1]),
-            )
-            rows[f"stage {stage}"] = attention_row(model.model, image, stage, query)
+            rows[f"stage {stage}"] = attention_row(model.model, image, stage, (int(y * height), int(x * width)))
         plot_attention_rows(rows, sample.image, path)

@@ -1,10 +1,12 @@
 """Write checkpoints that survive a crash."""
 
+import copy
 import math
 import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +33,6 @@ class AtomicBackend(LocalBackend):
 
 
 register_backend("soft_vit.atomic", AtomicBackend, force=True)
-
-
-class _RemovingLater:
-    """A file backend that records removals without carrying them out."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.removed: list[tuple[str, str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def remove(self, path: str) -> None:
-        self.removed.append(("remove", path))
-
-    def rmtree(self, path: str) -> None:
-        self.removed.append(("rmtree", path))
 
 
 @register(HOOKS)
@@ -129,13 +114,8 @@ class SafeCheckpointHook(CheckpointHook):
         with self._in_safe_order():
             self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
             runner.message_hub.update_info("last_ckpt", self.last_ckpt)
-            runner.save_checkpoint(
-                self.out_dir,
-                name,
-                meta={"epoch": runner.epoch, "iter": iteration},
-                by_epoch=False,
-                backend_args=self.backend_args,
-            )
+            meta = {"epoch": runner.epoch, "iter": iteration}
+            runner.save_checkpoint(self.out_dir, name, meta=meta, by_epoch=False, backend_args=self.backend_args)
         self._note(runner, iteration)
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
@@ -154,8 +134,11 @@ class SafeCheckpointHook(CheckpointHook):
     @contextmanager
     def _in_safe_order(self) -> Iterator[None]:
         """Put off the removal of old files until the block has ended without an error."""
-        backend = self.file_backend
-        self.file_backend = later = _RemovingLater(backend)
+        backend, removals = self.file_backend, []
+        self.file_backend = copy.copy(backend)
+        for name in ("remove", "rmtree"):
+            remove = getattr(backend, name)
+            setattr(self.file_backend, name, lambda path, remove=remove: removals.append(partial(remove, path)))
         try:
             yield
         except OSError as error:
@@ -163,8 +146,8 @@ class SafeCheckpointHook(CheckpointHook):
             raise ValueError(f"{self.out_dir} must take a checkpoint ({why}); make room, then --resume.") from error
         finally:
             self.file_backend = backend
-        for method, path in later.removed:
-            getattr(backend, method)(path)
+        for remove in removals:
+            remove()
 
     def _note(self, runner: Runner, iteration: int) -> None:
         self.saved_iter = iteration

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.models.timm_model import classes_of, unwrapped
 from soft_vit.engine.optim.ema_hook import PREFIX, EMAEvalHook
 from soft_vit.registry import HOOKS, register
 
@@ -23,9 +23,7 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     owner: of the expected classes, as in "the training data". Raises ValueError for a class that `expected`
     lacks, and for a data set in another order without the method `number_like`.
     """
-    names_of_data, expected = (
-        list(map(str, names)) for names in (getattr(dataset, "metainfo", {}).get("classes") or (), expected)
-    )
+    names_of_data, expected = classes_of(dataset), tuple(map(str, expected))
     if not names_of_data or names_of_data == expected:
         return
     strange = [name for name in names_of_data if name not in expected]
@@ -93,11 +91,10 @@ class RunChecksHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        classes = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
-        head = outputs_of(runner.model)
-        if classes is not None and head is not None and len(classes) > head:
+        classes, head = classes_of(runner.train_dataloader.dataset), outputs_of(runner.model)
+        if head is not None and len(classes) > head:
             raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
-        if classes is not None and runner.val_loop is not None:
+        if classes and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)
         if runner.val_loop is not None:

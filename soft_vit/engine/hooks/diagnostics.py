@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.models.timm_model import classes_of, unwrapped
 from soft_vit.probe.health import MIN_SHARE, probe, stage_means
 from soft_vit.probe.view import picture_grid
 from soft_vit.registry import HOOKS, register
@@ -63,9 +63,7 @@ class DiagnosticsHook(Hook):
         if isinstance(inputs, Tensor) and all("gt_label" in sample or "gt_score" in sample for sample in data_samples):
             self._seen = {"inputs": inputs.detach(), "data_samples": data_samples}
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: dict | None = None
-    ) -> None:
+    def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         if self._handle is None:
             return
         self._handle.remove()
@@ -81,7 +79,7 @@ class DiagnosticsHook(Hook):
         if getattr(preprocessor, "mean", None) is not None:
             images = images * preprocessor.std + preprocessor.mean
         pixels = images.clamp(0, 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
-        names = getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes")
+        names = classes_of(runner.train_dataloader.dataset)
         labels = [label_text(sample, names) for sample in data_samples[:PICTURE_IMAGES]]
         picture = picture_grid([Image.fromarray(image) for image in pixels], labels)
         runner.visualizer.add_image("train_batch", np.asarray(picture), step=runner.iter + 1)

@@ -49,10 +49,6 @@ class PretrainingReportHook(Hook):
     def __init__(self, command: str = "") -> None:
         self.command = command
 
-    def before_train(self, runner: Runner) -> None:
-        # Needed at the end.
-        import matplotlib  # noqa: F401
-
     def after_train(self, runner: Runner) -> None:
         model = unwrapped(runner.model)
         if is_main_process():

@@ -11,7 +11,7 @@ from timm.layers import to_2tuple
 from torch import nn
 
 from soft_vit.engine.ask import start_weights
-from soft_vit.engine.models.timm_model import unwrapped
+from soft_vit.engine.models.timm_model import classes_of, unwrapped
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.probe.cost import machine_description
 from soft_vit.registry import HOOKS, register
@@ -34,10 +34,10 @@ class SummaryHook(Hook):
         counts = f"{len(dataset):,} images to train on"
         if runner.val_loop is not None:
             counts += f", {len(runner.val_dataloader.dataset):,} for validation"
-        classes = getattr(dataset, "metainfo", {}).get("classes")
+        classes = classes_of(dataset)
         if not classes:
             return counts
-        names = f": {', '.join(map(str, classes))}" if len(classes) <= _NAMED_CLASSES else ""
+        names = f": {', '.join(classes)}" if len(classes) <= _NAMED_CLASSES else ""
         return f"{counts}, {len(classes)} classes{names}"
 
     def _model(self, runner: Runner) -> str:

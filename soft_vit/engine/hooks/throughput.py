@@ -26,9 +26,7 @@ class ThroughputHook(Hook):
         self._images: list[int] = []
         self._ends = [time.perf_counter()]
 
-    def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: list | None = None
-    ) -> None:
+    def after_test_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         # The metric has moved the predictions to the CPU, so the GPU has finished this batch.
         self._images.append(len(outputs))
         self._ends.append(time.perf_counter())

@@ -10,8 +10,7 @@ from timm.layers import to_2tuple
 from timm.models._input import get_model_input_config
 from torch import nn
 
-from soft_vit.engine.models.notes import trained_classes
-from soft_vit.engine.models.timm_model import timm_network, unwrapped
+from soft_vit.engine.models.timm_model import classes_of, timm_network, unwrapped
 from soft_vit.engine.optim.ema_hook import choose_weights
 from soft_vit.registry import HOOKS, register
 from soft_vit.text_tables import one_line
@@ -53,7 +52,7 @@ class WeightsHook(Hook):
                 # A hook that averages puts the plain weights back itself.
                 choose_weights(checkpoint, ema=False)
             fit(unwrap_state_dict(checkpoint, source), target, "strict")
-            classes = trained_classes(runner)
+            classes = classes_of(runner.train_dataloader.dataset)
             if classes and spec.label_names and classes != spec.label_names:
                 trained, present = (", ".join(names[:10]) for names in (spec.label_names, classes))
                 raise ValueError(f"The classes must be {trained}, as in the checkpoint, got {present}.")
@@ -63,7 +62,8 @@ class WeightsHook(Hook):
             choose_weights(checkpoint, self.ema)
         weights = unwrap_state_dict(checkpoint, source)
         if begins:
-            report = load_into(target, weights, "fit", network is not None, classes=trained_classes(runner))
+            classes = classes_of(runner.train_dataloader.dataset)
+            report = load_into(target, weights, "fit", network is not None, classes=classes)
         else:
             for name, (trained, tested) in changed_options(spec, target).items():
                 runner.logger.warning(f"model.{name} was {trained!r} in training, now {tested!r}.")
@@ -79,7 +79,7 @@ class WeightsHook(Hook):
         if self.img_size is not None:
             fit_image_size(network, self.img_size)
         outputs = getattr(network, "num_classes", None)
-        names = getattr(runner.test_dataloader.dataset, "metainfo", {}).get("classes")
+        names = classes_of(runner.test_dataloader.dataset)
         if outputs and names and outputs < len(names):
             raise ValueError(f"The test images must be of the {outputs} classes of the model, got {len(names)}.")
 

@@ -1,7 +1,7 @@
 """The record of a training in its checkpoints: the model, its options, its preprocessing, facts for a model card."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 
 from soft_vit.engine.data.views import view_of_config
-from soft_vit.engine.models.timm_model import backbone_spec, timm_network, unwrapped
+from soft_vit.engine.models.timm_model import backbone_spec, classes_of, timm_network, unwrapped
 from soft_vit.weights.spec import ModelSpec, plain
 
 
@@ -26,20 +26,11 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
     else:
         return None
     known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
-    cfg = {**known, **cfg_of_config(runner.cfg)}
+    cfg = {**known, **cfg_of_config(runner.cfg), **normalisation_of(model)}
     if network is not None:
         cfg["input_size"] = (spec.cfg["input_size"][0], *cfg["input_size"][1:])
-    preprocessor = getattr(model, "data_preprocessor", None)
-    if getattr(preprocessor, "mean", None) is not None:
-        for key in ("mean", "std"):
-            cfg[key] = tuple((getattr(preprocessor, key).flatten().double() / 255).tolist())
     spec = replace(spec, cfg=plain(cfg), training=training_facts(runner.cfg))
-    return spec.with_classes(trained_classes(runner), bool(getattr(model, "multi_label", False)))
-
-
-def trained_classes(runner: Runner) -> Sequence[str]:
-    """Return the names of the classes of the training data; () without any."""
-    return tuple(map(str, getattr(runner.train_dataloader.dataset, "metainfo", {}).get("classes") or ()))
+    return spec.with_classes(classes_of(runner.train_dataloader.dataset), bool(getattr(model, "multi_label", False)))
 
 
 def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -59,18 +50,21 @@ def training_facts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of timm's pretrained_cfg that a training config determines: size, crop, mean, std."""
+    """Return the entries of timm's pretrained_cfg that a training config determines: size and crop."""
     entries: dict[str, Any] = {}
-    model = config.get("model") or {}
-    size = model.get("img_size")
+    size = (config.get("model") or {}).get("img_size")
     # Without test images, or with those of another task than classification.
     with contextlib.suppress(ValueError, AttributeError):
         view = view_of_config(Config(dict(config)))
         entries = {key: getattr(view, key) for key in ("crop_pct", "interpolation", "crop_mode")}
         size = size or view.img_size
-    prepared = model.get("data_preprocessor") or config.get("data_preprocessor") or {}
-    if prepared.get("mean") is not None and prepared.get("std") is not None:
-        entries |= {key: tuple(value / 255 for value in prepared[key]) for key in ("mean", "std")}
     if size is not None:
         entries["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
     return entries
+
+
+def normalisation_of(model: Any) -> dict[str, tuple[float, ...]]:
+    """Return mean and std, for values in [0, 1], by which a model of MMEngine normalises images; {} for others."""
+    prepared = getattr(model, "data_preprocessor", None)
+    values = {key: getattr(prepared, key, None) for key in ("mean", "std")}
+    return {key: tuple((x.flatten().double() / 255).tolist()) for key, x in values.items() if x is not None}

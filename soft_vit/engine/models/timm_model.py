@@ -1,4 +1,4 @@
-"""Build a timm model by name, and unwrap models from MMEngine's wrappers."""
+"""Build a timm model by name, unwrap models from MMEngine's wrappers, and name the classes of data sets."""
 
 from typing import Any
 
@@ -19,6 +19,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model
+
+
+def classes_of(dataset: Any) -> tuple[str, ...]:
+    """Return the names of the classes of a data set; () without any."""
+    return tuple(map(str, getattr(dataset, "metainfo", {}).get("classes") or ()))
 
 
 def timm_network(model: nn.Module) -> nn.Module | None:

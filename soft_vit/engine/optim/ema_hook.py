@@ -95,15 +95,10 @@ class EMAEvalHook(EMAHook):
             super().after_train_iter(runner, *args, **kwargs)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        if self.ema_model is not None:
-            self._evaluator = copy.deepcopy(runner.val_loop.evaluator)
+        self._evaluator = copy.deepcopy(runner.val_loop.evaluator)
 
     @torch.no_grad()
-    def after_val_iter(
-        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: list | None = None
-    ) -> None:
-        if self.ema_model is None:
-            return
+    def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         batch = dict(data_batch)
         # Batches of `collate_labels` come without data_samples.
         if "data_samples" in batch:
@@ -114,8 +109,6 @@ class EMAEvalHook(EMAHook):
         self._evaluator.process(data_samples=predictions, data_batch=batch)
 
     def after_val_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
-        if self.ema_model is None:
-            return
         for name, value in self._evaluator.evaluate(len(runner.val_dataloader.dataset)).items():
             metrics[PREFIX + name] = value
             update = runner.message_hub.update_scalar if isinstance(value, float) else runner.message_hub.update_info
@@ -126,10 +119,6 @@ class EMAEvalHook(EMAHook):
 
     def after_test_epoch(self, runner: Runner, metrics: dict[str, float] | None = None) -> None:
         """Keep the weights; see before_test_epoch."""
-
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if self.ema_model is not None:
-            super().before_save_checkpoint(runner, checkpoint)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if self.ema_model is None or not runner._resume:

@@ -57,9 +57,9 @@ class SafeOptimWrapper(OptimWrapper):
         self._resumed_at = 0
         self._device = self.optimizer.param_groups[0]["params"][0].device.type
         self._fixed_scale = None if dynamic else float(loss_scale)
-        self._scaler = None
-        if self.dtype is torch.float16:
-            self._scaler = torch.amp.GradScaler(self._device, **({} if dynamic else {"init_scale": self._fixed_scale}))
+        scale = {} if dynamic else {"init_scale": self._fixed_scale}
+        # It does nothing in other types.
+        self._scaler = torch.amp.GradScaler(self._device, enabled=self.dtype is torch.float16, **scale)
         self._model: nn.Module | None = None
         self._buffers: list[Tensor] = []
         self._saved_buffers: list[Tensor] = []
@@ -81,7 +81,7 @@ class SafeOptimWrapper(OptimWrapper):
             torch._foreach_copy_(self._saved_buffers, self._buffers)
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled = self._scaler.scale(loss)
         # A loss that is not finite makes the gradients NaN, on every rank once they are averaged; so one test of the
         # gradients covers both.
         seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
@@ -90,16 +90,14 @@ class SafeOptimWrapper(OptimWrapper):
         self.stepped = False
 
     def step(self, **kwargs: Any) -> None:
-        if self._scaler is not None:
-            self._scaler.unscale_(self.optimizer)
+        self._scaler.unscale_(self.optimizer)
         norm = self._clip_grad()
         self.stepped = math.isfinite(norm)
         if self.stepped:
             self.optimizer.step(**kwargs)
             self._skipped_in_a_row = 0
             self.message_hub.update_scalar("train/grad_norm", norm)
-            if self._scaler is not None:
-                self._scaler.update(self._fixed_scale)
+            self._scaler.update(self._fixed_scale)
             return
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._saved_buffers)
@@ -119,8 +117,6 @@ class SafeOptimWrapper(OptimWrapper):
 
     def _lower_scale(self) -> bool:
         """Lower the loss scale after a gradient that is not finite, if it may be the cause; return whether it did."""
-        if self._scaler is None:
-            return False
         scale = self._scaler.get_scale()
         if self._fixed_scale is not None or scale <= _LOWEST_SCALE:
             self._scaler.update(scale)
@@ -145,7 +141,7 @@ class SafeOptimWrapper(OptimWrapper):
     def state_dict(self) -> dict:
         state = super().state_dict()
         state["guard"] = {"skipped": self.skipped, "in_a_row": self._skipped_in_a_row}
-        if self._scaler is not None:
+        if self._scaler.is_enabled():
             state["loss_scaler"] = self._scaler.state_dict()
         return state
 
@@ -153,8 +149,7 @@ class SafeOptimWrapper(OptimWrapper):
         """Load a state; a loss scale or counters that it lacks keep their initial values."""
         guard = state_dict.pop("guard", {"skipped": 0, "in_a_row": 0})
         self.skipped, self._skipped_in_a_row = guard["skipped"], guard["in_a_row"]
-        scale = state_dict.pop("loss_scaler", None)
-        if scale is not None and self._scaler is not None:
+        if scale := state_dict.pop("loss_scaler", None):
             self._scaler.load_state_dict(scale)
         super().load_state_dict(state_dict)
 

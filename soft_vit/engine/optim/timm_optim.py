@@ -32,11 +32,7 @@ class TimmOptimizers(Registry):
         """
         if "." in key:
             return None
-        try:
-            info = get_optimizer_info(key.removeprefix("lookahead_"))
-        except ValueError:
-            raise ValueError(f"type must be of timm.optim.list_optimizers(), got timm.{key}.") from None
-        if info.second_order:
+        if get_optimizer_info(key.removeprefix("lookahead_")).second_order:
             raise ValueError(f"optimizer.type must be a first-order optimizer, got timm.{key}.")
 
         def build(params: Any, lr: float | None = None, **options: Any) -> Optimizer:

@@ -41,14 +41,6 @@ def _batches(runner: Runner, epoch: int, first: int) -> Iterator[Any]:
     yield from loader
 
 
-def _seed_step(runner: Runner) -> None:
-    """Seed the step that comes next, for drop path, mixup and whatever else draws random numbers.
-
-    Its batch is loaded before, so random numbers that loading drew in this process change nothing.
-    """
-    seed_step(run_seed(runner), runner.rank, runner.iter)
-
-
 def _require_batch(loader: DataLoader) -> None:
     if len(loader) == 0:
         # The loader's own batch_size is None if the config names a batch sampler.
@@ -117,7 +109,8 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
-        _seed_step(self.runner)
+        # For all that draws in a step; its batch is loaded before, so what loading drew in this process is no matter.
+        seed_step(run_seed(self.runner), self.runner.rank, self._iter)
         super().run_iter(idx, data_batch)
 
 
@@ -156,7 +149,7 @@ class ExactIterLoop(IterBasedTrainLoop):
     def run_iter(self, data_batch: Any) -> None:
         if self._iter > 0 and self._iter % max(1, len(self.dataloader)) == 0:
             self._advance_schedules()
-        _seed_step(self.runner)
+        seed_step(run_seed(self.runner), self.runner.rank, self._iter)
         super().run_iter(data_batch)
 
     def _advance_schedules(self) -> None:

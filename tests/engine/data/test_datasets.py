@@ -265,7 +265,7 @@ def test_shards(tmp_path):
     ("name", "members", "error", "message"),
     [
         ("torch/nothing", {}, ValueError, "torch/nothing"),
-        ("torch/cifar10", {}, FileNotFoundError, "download=True"),
+        ("torch/cifar10", {}, FileNotFoundError, "batch"),
         ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
         ("tfds/mnist", {}, ValueError, "any order"),
         ("hfds//no/such", {}, FileNotFoundError, "no/such"),

@@ -215,8 +215,7 @@ HALVES = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
     ("config", "cfg"),
     [
         ({}, {}),
-        ({"model": {"img_size": [96, 33]}, "data_preprocessor": PIXELS}, {"input_size": (3, 96, 33), **HALVES}),
-        ({"model": {"data_preprocessor": PIXELS}, "data_preprocessor": {"mean": [1] * 3}}, HALVES),
+        ({"model": {"img_size": [96, 33]}}, {"input_size": (3, 96, 33)}),
         ({"model": {"img_size": 64}, "test_dataloader": DRAWN}, {"input_size": (3, 64, 64), **VIEW}),
         ({"test_dataloader": CROPPED}, {"input_size": (3, 80, 80), **VIEW, "crop_pct": 0.9}),
     ],
