@@ -1,7 +1,7 @@
 """timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
-`register_models`. `mila.py` is a short example.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, and the call of `register_family`.
+`mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, N tokens of a map.
 """
@@ -33,6 +33,8 @@ from soft_vit.weights.load import resample_vit
 from soft_vit.weights.spec import options_of
 
 MIN_IMAGE_SIDE = 32
+FAMILY_MODELS: dict[str, Mapping[str, Any]] = {}
+"""Arguments of each named model of other authors."""
 
 
 class UnknownOptionError(TypeError, ValueError):
@@ -580,22 +582,6 @@ def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, An
     return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 
 
-def create_staged(
-    cls: type[nn.Module],
-    name: str,
-    pretrained: bool,
-    arguments: Mapping[str, Any],
-    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
-    **kwargs: Any,
-) -> nn.Module:
-    """Build the model that is registered as name, as timm's entrypoints do; kwargs override its arguments.
-
-    feature_indices: stages that `features_only` returns by default.
-    """
-    feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
-    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=arguments, **kwargs)
-
-
 def register_named(name: str, create: Callable[..., nn.Module]) -> None:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of a name, in the module of create."""
 
@@ -608,20 +594,35 @@ def register_named(name: str, create: Callable[..., nn.Module]) -> None:
 
 
 def register_models(
-    cls: type[nn.Module],
-    models: Mapping[str, Mapping[str, Any]],
-    prefix: str = "",
-    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+    cls: type[nn.Module], models: Mapping[str, Mapping[str, Any]], feature_indices: int | Sequence[int] = (0, 1, 2, 3)
 ) -> None:
-    """Register a class with timm under those names of models, with their arguments, that begin with prefix.
+    """Register a class with timm under the names of models, with their arguments.
 
     feature_indices: stages that `features_only` returns by default.
     """
+    feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
 
     def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=models[name], **kwargs)
 
     create.__module__ = cls.__module__
     for name in models:
-        if name.startswith(prefix):
-            register_named(name, create)
+        register_named(name, create)
+
+
+def register_family(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+    cfg: Callable[[str], dict[str, Any]] = lambda name: {},
+    **common: Any,
+) -> None:
+    """Register models of a family as `register_models` does, and their configurations as the module's `default_cfgs`.
+
+    cfg: returns entries of `imagenet_cfg` by the name of a model. common: those of all models.
+    """
+    FAMILY_MODELS.update(models)
+    module: Any = sys.modules[cls.__module__]
+    cfgs = make_default_cfgs(models, lambda name: imagenet_cfg(**common, **cfg(name)))
+    module.default_cfgs = {**getattr(module, "default_cfgs", {}), **cfgs}
+    register_models(cls, models, feature_indices)

@@ -24,7 +24,7 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["CARE"]
 
 
@@ -243,9 +243,5 @@ CARE_MODELS: dict[str, dict[str, Any]] = {
     "care_s2": dict(_DEEP, ratios=((4, 4),) * 4, embed_dims=(32, 64, 192, 384), num_heads=(0, 0, 3, 3)),
 }
 
-_HEADS = ("head.fc", "dist_head.fc")
-default_cfgs = base.make_default_cfgs(
-    CARE_MODELS, lambda name: base.imagenet_cfg(first_conv="stem.0", classifier=_HEADS, paper_ids="arXiv:2411.16170")
-)
-
-base.register_models(CARE, CARE_MODELS)
+HEADS = ("head.fc", "dist_head.fc")
+base.register_family(CARE, CARE_MODELS, first_conv="stem.0", classifier=HEADS, paper_ids="arXiv:2411.16170")

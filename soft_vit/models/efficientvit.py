@@ -27,7 +27,7 @@ from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.sizes import same_size
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["EfficientViTSAM", "EfficientViTSeg"]
 
 # Added to the sum of weights of a token; one whose queries are all negative has none. timm adds 1e-5.
@@ -389,7 +389,7 @@ def _sam(backbone: str, depth: int, expand: float = 1) -> dict[str, Any]:
     return dict(BACKBONES[backbone], neck=neck, eps=1e-6)
 
 
-EFFICIENTVIT_MODELS: dict[str, dict[str, Any]] = {
+SEG_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_seg_b0_cityscapes": _seg("b0", 19, 32, 1, out_expand=4),
     "efficientvit_seg_b1_cityscapes": _seg("b1", 19, 64, out_expand=4),
     "efficientvit_seg_b2_cityscapes": _seg("b2", 19, 96, out_expand=4),
@@ -401,34 +401,32 @@ EFFICIENTVIT_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_seg_b3_ade20k": _seg("b3", 150, 128),
     "efficientvit_seg_l1_ade20k": _seg("l1", 150, 128, block="fused", out_expand=8),
     "efficientvit_seg_l2_ade20k": _seg("l2", 150, 128, block="fused", out_expand=8),
+}
+SAM_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_sam_l0": _sam("l0", 4),
     "efficientvit_sam_l1": _sam("l1", 8),
     "efficientvit_sam_l2": _sam("l2", 12),
+}
+# With five stages.
+SAM_XL_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_sam_xl0": _sam("xl0", 6, 4),
     "efficientvit_sam_xl1": _sam("xl1", 12, 4),
 }
 
 
-def _cfg(name: str) -> dict[str, Any]:
-    arguments = EFFICIENTVIT_MODELS[name]
-    size = (1024, 2048) if name.endswith("cityscapes") else (1024, 1024) if "_xl" in name else (512, 512)
-    stride = 2 ** len(arguments["widths"])
-    return base.imagenet_cfg(
-        num_classes=arguments.get("num_classes", 0),
-        input_size=(3, *size),
-        pool_size=(size[0] // stride, size[1] // stride),
-        crop_pct=1.0,
-        interpolation="bilinear" if "_sam_" in name else "bicubic",
-        paper_ids="arXiv:2402.05008" if "_sam_" in name else "arXiv:2205.14756",
-        first_conv="stem.in_conv.conv",
-        classifier=None if "_sam_" in name else "head",
-    )
+def _seg_cfg(name: str) -> dict[str, Any]:
+    size = (1024, 2048) if name.endswith("cityscapes") else (512, 512)
+    pool_size, classes = (size[0] // 32, size[1] // 32), SEG_MODELS[name]["num_classes"]
+    return dict(num_classes=classes, input_size=(3, *size), pool_size=pool_size, paper_ids="arXiv:2205.14756")
 
 
-default_cfgs = base.make_default_cfgs(EFFICIENTVIT_MODELS, _cfg)
+def _sam_cfg(name: str) -> dict[str, Any]:
+    side = 1024 if "_xl" in name else 512
+    sizes = dict(input_size=(3, side, side), pool_size=(16, 16))
+    return dict(sizes, num_classes=0, interpolation="bilinear", paper_ids="arXiv:2402.05008", classifier=None)
 
-base.register_models(EfficientViTSeg, EFFICIENTVIT_MODELS, prefix="efficientvit_seg_")
-base.register_models(EfficientViTSAM, EFFICIENTVIT_MODELS, prefix="efficientvit_sam_l")
-base.register_models(
-    EfficientViTSAM, EFFICIENTVIT_MODELS, prefix="efficientvit_sam_xl", feature_indices=(0, 1, 2, 3, 4)
-)
+
+COMMON: dict[str, Any] = dict(crop_pct=1.0, first_conv="stem.in_conv.conv")
+base.register_family(EfficientViTSeg, SEG_MODELS, cfg=_seg_cfg, **COMMON)
+base.register_family(EfficientViTSAM, SAM_MODELS, cfg=_sam_cfg, **COMMON)
+base.register_family(EfficientViTSAM, SAM_XL_MODELS, feature_indices=(0, 1, 2, 3, 4), cfg=_sam_cfg, **COMMON)

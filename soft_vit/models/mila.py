@@ -20,21 +20,12 @@ from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import Mlp, in_image_parts
 from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, may_read_weight
-from soft_vit.models.base import (
-    Stage,
-    StagedModel,
-    check_stages,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    pad_to_multiple,
-    register_models,
-)
+from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, pad_to_multiple, register_family
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["MILA"]
 
 
@@ -180,8 +171,4 @@ MILA_MODELS: dict[str, dict[str, Any]] = {
     "mlla_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 6, 21, 6), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = make_default_cfgs(
-    MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
-)
-
-register_models(MILA, MILA_MODELS)
+register_family(MILA, MILA_MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")

@@ -19,19 +19,11 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRo
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import ConvSequence, ShortcutConv
-from soft_vit.models.base import (
-    Stage,
-    StagedModel,
-    check_stages,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    register_models,
-)
+from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, register_family
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
@@ -208,8 +200,4 @@ RAVLT_MODELS: dict[str, dict[str, Any]] = {
     ),
 }
 
-default_cfgs = make_default_cfgs(
-    RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
-)
-
-register_models(RAVLT, RAVLT_MODELS)
+register_family(RAVLT, RAVLT_MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")

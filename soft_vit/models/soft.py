@@ -13,7 +13,7 @@ from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import base
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
-from soft_vit.weights.build import SOURCES
+from soft_vit.weights.build import SOURCES, build_model
 
 # `register_named` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "model_name"]
@@ -95,7 +95,8 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         else:
             # Without weights, not the default tag, which has the classes, image size and normalisation of its weights.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
-    return base.create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
+    feature_cfg = dict(out_indices=(0, 1, 2, 3), feature_cls="getter")
+    return build_model(PyramidViT, name, pretrained, feature_cfg=feature_cfg, arguments=PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:

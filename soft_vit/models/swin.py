@@ -27,7 +27,7 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
+from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.weights.adapter import Adapter
 
@@ -49,12 +49,11 @@ SWIN_SIZES: dict[str, dict[str, Any]] = {
 """Arguments of the sizes of Swin."""
 
 
-def swin_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
-    """Return timm's configuration of a model, for images of 384 pixels if its name ends in _384."""
-    side = 384 if name.endswith("_384") else 224
-    crop_pct = 1.0 if side == 384 else 0.875
-    shape = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
-    return imagenet_cfg(**shape, crop_pct=crop_pct, crop_mode="squash", **kwargs)
+def swin_cfg(name: str) -> dict[str, Any]:
+    """Return entries of timm's configuration of a model, for images of 384 pixels if its name ends in _384."""
+    side, crop_pct = (384, 1.0) if name.endswith("_384") else (224, 0.875)
+    sizes = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
+    return dict(sizes, crop_pct=crop_pct, crop_mode="squash")
 
 
 def linear_window(feat_size: Size, window: int) -> Size:

@@ -21,7 +21,7 @@ from soft_vit.models.vmamba import MixerBlock, MixerPyramid, reduction
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
 
 
@@ -169,16 +169,8 @@ PYRAMID_MODELS: dict[str, dict[str, Any]] = {
     "vig_h_small": dict(depths=(2, 2, 17, 2)),
     "vig_h_base": dict(depths=(2, 2, 17, 2), embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32)),
 }
-VIG_MODELS = PLAIN_MODELS | PYRAMID_MODELS
 
-
-def _cfg(name: str) -> dict[str, Any]:
-    plain = dict(first_conv="patch_embed.proj.0", pool_size=(14, 14))
-    body = plain if name in PLAIN_MODELS else dict(first_conv="patch_embed.0")
-    return base.imagenet_cfg(paper_ids="arXiv:2405.18425", **body)
-
-
-default_cfgs = base.make_default_cfgs(VIG_MODELS, _cfg)
-
-base.register_models(ViG, PLAIN_MODELS, feature_indices=3)
-base.register_models(ViGH, PYRAMID_MODELS)
+PAPER = "arXiv:2405.18425"
+PLAIN_CFG: dict[str, Any] = dict(first_conv="patch_embed.proj.0", pool_size=(14, 14))
+base.register_family(ViG, PLAIN_MODELS, feature_indices=3, paper_ids=PAPER, **PLAIN_CFG)
+base.register_family(ViGH, PYRAMID_MODELS, paper_ids=PAPER, first_conv="patch_embed.0")

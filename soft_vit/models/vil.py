@@ -21,7 +21,7 @@ from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["ViL"]
 
 PATCH = 16
@@ -216,11 +216,5 @@ VIL_MODELS: dict[str, dict[str, Any]] = {
     "vil_base": dict(embed_dim=768, version=1),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VIL_MODELS,
-    lambda name: base.imagenet_cfg(
-        paper_ids="arXiv:2406.04303", pool_size=(14, 14), crop_pct=1.0, classifier="head.fc"
-    ),
-)
-
-base.register_models(ViL, VIL_MODELS, feature_indices=3)
+CFG: dict[str, Any] = dict(pool_size=(14, 14), crop_pct=1.0, classifier="head.fc")
+base.register_family(ViL, VIL_MODELS, feature_indices=3, paper_ids="arXiv:2406.04303", **CFG)

@@ -21,7 +21,7 @@ from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
 from soft_vit.weights.load import resample_vit
 
-# `register_models` adds the entrypoints.
+# `register_vits` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {

@@ -18,18 +18,10 @@ from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
 from soft_vit.layers.plain import ShortcutConv
-from soft_vit.models.base import (
-    SingleBlock,
-    StagedModel,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    pad_to_multiple,
-    register_models,
-)
+from soft_vit.models.base import SingleBlock, StagedModel, drop_path_rates, pad_to_multiple, register_family
 from soft_vit.models.mila import MILA, rotations
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
 
 
@@ -154,22 +146,17 @@ class HViTTT(MILA):
     adapter = replace(MILA.adapter, computed=partial(rotations, name="rope.rotations"))
 
 
-VIT3_MODELS: dict[str, dict[str, Any]] = {
+PLAIN_MODELS: dict[str, dict[str, Any]] = {
     "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
     "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
     "vittt_base": dict(embed_dim=768, depth=12, num_heads=12),
+}
+PYRAMID_MODELS: dict[str, dict[str, Any]] = {
     "h_vittt_tiny": dict(embed_dims=(64, 128, 320, 512), depths=(1, 3, 9, 4), num_heads=(2, 4, 10, 16)),
     "h_vittt_small": dict(embed_dims=(64, 128, 320, 512), depths=(2, 6, 18, 8), num_heads=(2, 4, 10, 16)),
     "h_vittt_base": dict(embed_dims=(96, 192, 448, 640), depths=(2, 6, 18, 8), num_heads=(3, 6, 14, 20)),
 }
 
-
-def _cfg(name: str) -> dict[str, Any]:
-    body = dict(first_conv="patch_embed.conv.0.conv") if name.startswith("h_") else dict(pool_size=(14, 14))
-    return imagenet_cfg(paper_ids="arXiv:2512.01643", **body)
-
-
-default_cfgs = make_default_cfgs(VIT3_MODELS, _cfg)
-
-register_models(ViTTT, VIT3_MODELS, prefix="vittt", feature_indices=3)
-register_models(HViTTT, VIT3_MODELS, prefix="h_vittt")
+PAPER = "arXiv:2512.01643"
+register_family(ViTTT, PLAIN_MODELS, feature_indices=3, paper_ids=PAPER, pool_size=(14, 14))
+register_family(HViTTT, PYRAMID_MODELS, paper_ids=PAPER, first_conv="patch_embed.conv.0.conv")

@@ -18,7 +18,7 @@ from soft_vit.layers.mlp import Mlp
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter, from_conv
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VMamba"]
 
 
@@ -154,8 +154,4 @@ VMAMBA_MODELS: dict[str, dict[str, Any]] = {
     "vmamba_base_s1l20": dict(embed_dims=BASE, depths=(2, 2, 20, 2)),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VMAMBA_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.0", paper_ids="arXiv:2401.10166")
-)
-
-base.register_models(VMamba, VMAMBA_MODELS)
+base.register_family(VMamba, VMAMBA_MODELS, first_conv="patch_embed.0", paper_ids="arXiv:2401.10166")

@@ -21,7 +21,7 @@ from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.ops.layout import Layout
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VRWKV", "VRWKV6"]
 
 
@@ -196,6 +196,8 @@ VRWKV_MODELS: dict[str, dict[str, Any]] = {
     "vrwkv_small": dict(embed_dim=384, init_values=1.0),
     "vrwkv_base": dict(embed_dim=768, init_values=1e-5),
     "vrwkv_large": dict(embed_dim=1024, depth=24, init_values=1e-5, wide=True, pos_img_size=192),
+}
+VRWKV6_MODELS: dict[str, dict[str, Any]] = {
     "vrwkv6_tiny": dict(embed_dim=192, num_heads=3),
     "vrwkv6_small": dict(embed_dim=384, num_heads=6, init_values=1e-5),
     "vrwkv6_base": dict(embed_dim=768, num_heads=12, init_values=1e-5),
@@ -203,13 +205,10 @@ VRWKV_MODELS: dict[str, dict[str, Any]] = {
 
 
 def _cfg(name: str) -> dict[str, Any]:
-    cfg = base.imagenet_cfg(paper_ids="arXiv:2403.02308", pool_size=(14, 14))
-    if name == "vrwkv_large":
-        cfg |= dict(input_size=(3, 384, 384), pool_size=(24, 24), crop_pct=1.0, classifier="head.2")
-    return cfg
+    if name != "vrwkv_large":
+        return dict(pool_size=(14, 14))
+    return dict(input_size=(3, 384, 384), pool_size=(24, 24), crop_pct=1.0, classifier="head.2")
 
 
-default_cfgs = base.make_default_cfgs(VRWKV_MODELS, _cfg)
-
-base.register_models(VRWKV, VRWKV_MODELS, prefix="vrwkv_", feature_indices=3)
-base.register_models(VRWKV6, VRWKV_MODELS, prefix="vrwkv6_", feature_indices=3)
+for _cls, _models in ((VRWKV, VRWKV_MODELS), (VRWKV6, VRWKV6_MODELS)):
+    base.register_family(_cls, _models, feature_indices=3, cfg=_cfg, paper_ids="arXiv:2403.02308")

@@ -23,7 +23,7 @@ from soft_vit.models.mila import ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VSSD"]
 
 
@@ -138,8 +138,4 @@ VSSD_MODELS: dict[str, dict[str, Any]] = {
     "vssd_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 4, 21, 5), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VSSD_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
-)
-
-base.register_models(VSSD, VSSD_MODELS)
+base.register_family(VSSD, VSSD_MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")

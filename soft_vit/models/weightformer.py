@@ -17,10 +17,10 @@ from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
 from soft_vit.layers.plain import Linear
 from soft_vit.models import base
-from soft_vit.models.base import StagedModel, drop_path_rates, imagenet_cfg, make_default_cfgs, register_models
+from soft_vit.models.base import StagedModel, drop_path_rates
 from soft_vit.ops.layout import Layout
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["WeightFormer"]
 
 
@@ -109,10 +109,8 @@ WEIGHTFORMER_MODELS: dict[str, dict[str, Any]] = {
 
 def _cfg(name: str) -> dict[str, Any]:
     side = 448 if name == "wfm_base" else 224
-    size: dict[str, Any] = dict(input_size=(3, side, side), pool_size=(side // 16, side // 16), crop_mode="squash")
-    return imagenet_cfg(paper_ids="arXiv:2605.01711", first_conv="patch_embed.proj", **size)
+    return dict(input_size=(3, side, side), pool_size=(side // 16, side // 16))
 
 
-default_cfgs = make_default_cfgs(WEIGHTFORMER_MODELS, _cfg)
-
-register_models(WeightFormer, WEIGHTFORMER_MODELS, feature_indices=3)
+PAPER = "arXiv:2605.01711"
+base.register_family(WeightFormer, WEIGHTFORMER_MODELS, 3, _cfg, paper_ids=PAPER, crop_mode="squash")
