@@ -72,9 +72,8 @@ class ConvMlp(nn.Module):
     conv_name: ClassVar[str] = "dwc"
     has_second_act: ClassVar[bool] = True
 
-    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.fc1 = Linear(dim, hidden_dim, **dd)
         self.act = nn.GELU()
         self.add_module(self.conv_name, ShortcutConv(hidden_dim, **dd))

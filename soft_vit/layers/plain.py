@@ -21,6 +21,11 @@ FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU:
 FUSED_ACTS[nn.Hardswish] = "hardswish"
 
 
+def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the device and the dtype in the options of a layer or a model, for its layers, which take them as `dd`."""
+    return {name: options.get(name) for name in ("device", "dtype")}
+
+
 def is_plain(layer: Any) -> bool:
     """Return whether a linear layer or a convolution is torch's or this module's, and its weight a parameter.
 
@@ -94,8 +99,8 @@ class ShortcutConv(nn.Conv2d):
     kernel_size: odd.
     """
 
-    def __init__(self, dim: int, kernel_size: int = 3, device=None, dtype=None) -> None:
-        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, device=device, dtype=dtype)
+    def __init__(self, dim: int, kernel_size: int = 3, **dd: Any) -> None:
+        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.joined(x, None) if self.can_join(x) else x + super().forward(x)

@@ -262,7 +262,7 @@ class StagedModel(nn.Module):
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module
         if not self.head_last:
-            self.add_heads(device, dtype)
+            self.add_heads(device=device, dtype=dtype)
         add_img_size_hooks(self)
 
     @property
@@ -275,16 +275,16 @@ class StagedModel(nn.Module):
         """Channels that the head takes."""
         return self.num_features
 
-    def add_heads(self, device=None, dtype=None) -> None:
+    def add_heads(self, **dd: Any) -> None:
         """Add a head for the classes of the model under each of the `head_names`."""
         for name in self.head_names:
-            self.add_module(name, self.make_head(self.num_classes, device=device, dtype=dtype))
+            self.add_module(name, self.make_head(self.num_classes, **dd))
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
         if num_classes <= 0:
             return nn.Identity()
-        return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
+        return nn.Linear(self.num_features, num_classes, **dd)
 
     def init_weights(self, needs_reset: bool = True) -> None:
         """Draw random weights: truncated normal (0.02) for linear layers, torch's defaults for others.
@@ -505,8 +505,8 @@ class PlainModel(StagedModel):
     pos_img_size: tuple[int, int] | None = None
     pos_embed: nn.Parameter
 
-    def init_pos_embed(self, dim: int, device=None, dtype=None) -> None:
-        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, device=device, dtype=dtype))
+    def init_pos_embed(self, dim: int, **dd: Any) -> None:
+        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, **dd))
 
     def pos_grid(self, img_size: tuple[int, int] | None = None) -> tuple[int, int]:
         """Return the map (H, W) of the embedding of a model for images of that size, by default this model."""

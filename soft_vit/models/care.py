@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
-from soft_vit.layers.plain import may_read_weight
+from soft_vit.layers.plain import device_and_dtype, may_read_weight
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
@@ -45,7 +45,7 @@ class UnprojectedAttention(Attention):
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         # A convolution, as released.
-        self.qk = nn.Conv2d(dim, 2 * dim, 1, device=options.get("device"), dtype=options.get("dtype"))
+        self.qk = nn.Conv2d(dim, 2 * dim, 1, **device_and_dtype(options))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return linear_attention(q, k, v, layout, eps=1e-6, phi=elu_features)
@@ -181,13 +181,11 @@ class CARE(base.StagedModel):
         ratios: Sequence[tuple[int, int]] = ((2, 2), (2, 4), (4, 4), (4, 4)),
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=[heads + 1 for heads in num_heads])
-        super().__init__([*embed_dims[:-1], ratios[-1][1] * embed_dims[-1]], **kwargs, **dd)
+        super().__init__([*embed_dims[:-1], ratios[-1][1] * embed_dims[-1]], **kwargs)
         self.distilled_training = False
         dim, stages = embed_dims[0], []
         self.stem = nn.Sequential(nn.Conv2d(self.in_chans, dim, 4, 4, **dd), nn.BatchNorm2d(dim, **dd))
@@ -203,10 +201,10 @@ class CARE(base.StagedModel):
         self.norm = nn.Identity()
         self.init_weights(needs_reset=False)
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a LayerNorm and a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        fc = super().make_head(num_classes, device, dtype)
-        norm = nn.LayerNorm(self.num_features, eps=1e-6, device=device, dtype=dtype)
+        fc = super().make_head(num_classes, **dd)
+        norm = nn.LayerNorm(self.num_features, eps=1e-6, **dd)
         return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
 
     def get_classifier(self) -> Any:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from soft_vit.layers import ConvNormAct
 from soft_vit.layers.embed import channels_last, interpolate_maps
 from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models import base
 from soft_vit.ops.linear import relu_features
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -54,10 +55,8 @@ class Conv(ConvNormAct):
         *,
         gelu: bool = False,
         eps: float = 1e-5,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(in_chans, out_chans, stride, kernel_size, groups, bias, norm=not bias, act=False, **dd)
         if act:
             self.act = nn.GELU("tanh") if gelu else nn.Hardswish(inplace=True)  # type: ignore[assignment]
@@ -139,9 +138,9 @@ class ReLUAttention(nn.Module):
     convolutions gather, a depthwise one of kernel_size and one of the D channels of each.
     """
 
-    def __init__(self, conv: MakeConv, dim: int, head_dim: int, kernel_size: int, device=None, dtype=None) -> None:
+    def __init__(self, conv: MakeConv, dim: int, head_dim: int, kernel_size: int, **dd: Any) -> None:
         super().__init__()
-        options: dict[str, Any] = {"bias": False, "device": device, "dtype": dtype}
+        options: dict[str, Any] = {"bias": False, **dd}
         self.head_dim = head_dim
         self.qkv = ConvNormAct(dim, 3 * dim, 1, 1, norm=False, act=False, **options)
         gather = nn.Conv2d(3 * dim, 3 * dim, kernel_size, padding=kernel_size // 2, groups=3 * dim, **options)
@@ -242,17 +241,15 @@ class EfficientViT(base.StagedModel):
         *,
         num_classes: int = 0,
         global_pool: str = "",
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         stem_depth, *depths = depths
         self.conv: MakeConv = partial(Conv, gelu=gelu, eps=eps)
         self.neck_options = dict(neck, in_channels=widths[1:])
         features = round(neck["channels"] * (neck.get("out_expand") or 1))
         options: dict[str, Any] = dict(num_classes=num_classes, global_pool=global_pool, num_features=features)
-        super().__init__(widths[1:], **options, **kwargs, **dd)
+        super().__init__(widths[1:], **options, **kwargs)
         self.adapter = make_adapter(self.prefix, gelu, bool(neck.get("out_expand")))
         conv = partial(self.conv, **dd)
         self.stem = named(in_conv=conv(self.in_chans, widths[0], 3, 2))
@@ -273,8 +270,8 @@ class EfficientViT(base.StagedModel):
         if num_classes > 0 or not self.neck_of_head:
             self.neck = self.make_neck(**dd)
 
-    def make_neck(self, device=None, dtype=None) -> MapFusion:
-        return MapFusion(**self.neck_options, conv=partial(self.conv, device=device, dtype=dtype))
+    def make_neck(self, **dd: Any) -> MapFusion:
+        return MapFusion(**self.neck_options, conv=partial(self.conv, **dd))
 
     # Each stage hands on all maps so far.
 
@@ -297,11 +294,11 @@ class EfficientViTSeg(EfficientViT):
     Without classes, there is no head at all, and the model returns the map of the last stage.
     """
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a classifier of the pixels of a map, or an Identity for 0 classes."""
         if num_classes <= 0:
             return nn.Identity()
-        return nn.Conv2d(self.num_features, num_classes, 1, device=device, dtype=dtype)
+        return nn.Conv2d(self.num_features, num_classes, 1, **dd)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier alone; without classes, remove all behind the stages."""
@@ -328,11 +325,11 @@ class EfficientViTSAM(EfficientViT):
     prefix = "image_encoder."
     neck_of_head = False
 
-    def __init__(self, *args: Any, device=None, dtype=None, **kwargs: Any) -> None:
-        super().__init__(*args, device=device, dtype=dtype, **kwargs)
-        dim = self.num_features
-        self.out = Conv(dim, dim, bias=True, act=False, device=device, dtype=dtype)
-        self.norm = LayerNorm2d(dim, eps=1e-6, device=device, dtype=dtype)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        dim, dd = self.num_features, device_and_dtype(kwargs)
+        self.out = Conv(dim, dim, bias=True, act=False, **dd)
+        self.norm = LayerNorm2d(dim, eps=1e-6, **dd)
 
     def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
         x = super().forward_norm(x, norm)

@@ -19,7 +19,7 @@ from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import Mlp, in_image_parts
-from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, may_read_weight
+from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, device_and_dtype, may_read_weight
 from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, pad_to_multiple, register_family
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
@@ -32,10 +32,10 @@ __all__ = ["MILA"]
 class Stem(nn.Module):
     """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by convolutions, two of them with a shortcut."""
 
-    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, dim: int, **dd: Any) -> None:
         super().__init__()
         half = dim // 2
-        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv1 = ConvNormAct(in_chans, half, stride=2, **unit)
         self.conv2 = nn.Sequential(ConvNormAct(half, half, **unit), ConvNormAct(half, half, act=False, **unit))
         self.conv3 = nn.Sequential(
@@ -51,10 +51,9 @@ class Stem(nn.Module):
 class ConvDownsample(nn.Module):
     """Map `[B, dim, H, W]` to `[B, out_dim, ceil(H / 2), ceil(W / 2)]` by an inverted bottleneck."""
 
-    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
         super().__init__()
         self.hidden = hidden = 4 * out_dim
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = nn.Sequential(
             ConvNormAct(dim, hidden, kernel_size=1, norm=False, **dd),
             ConvNormAct(hidden, hidden, stride=2, groups=hidden, norm=False, **dd),
@@ -81,10 +80,9 @@ class MILABlock(nn.Module):
     """Gated attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
         self.in_proj = Linear(dim, dim, **dd)
@@ -147,13 +145,11 @@ class MILA(StagedModel):
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
+        super().__init__(embed_dims, **kwargs)
         self.patch_embed = self.stem_class(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
         for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):

@@ -54,11 +54,9 @@ class PyramidStage(nn.Module):
         class_token: bool = False,
         pos_drop: float = 0.0,
         reversible: bool = False,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.grid_size = grid_size
         self.num_prefix_tokens = int(class_token)
         self.reversible = reversible

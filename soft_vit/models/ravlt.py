@@ -18,7 +18,7 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import ConvSequence, ShortcutConv
+from soft_vit.layers.plain import ConvSequence, ShortcutConv, device_and_dtype
 from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, register_family
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
@@ -30,9 +30,8 @@ __all__ = ["RAVLT"]
 class ConvStem(nn.Module):
     """Map images `[B, C_in, H, W]` to `[B, embed_dim, H / 4, W / 4]` by four convolutions, two of stride 2."""
 
-    def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, embed_dim: int, **dd: Any) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         widths = (in_chans, embed_dim // 2, embed_dim // 2, embed_dim // 2, embed_dim)
         layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1, 2)):
@@ -47,18 +46,18 @@ class ConvStem(nn.Module):
 class Downsample(ConvSequence):
     """Map `[B, C, H, W]` to `[B, C_out, ceil(H / 2), ceil(W / 2)]`."""
 
-    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
         super().__init__()
-        self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
-        self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
+        self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, **dd)
+        self.norm = nn.BatchNorm2d(out_dim, **dd)
 
 
 class TokenNorm(nn.Module):
     """Return a map `[B, C, H, W]` as tokens `[B, N, C]`, normalised by a LayerNorm."""
 
-    def __init__(self, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, **dd: Any) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=1e-6, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(dim, eps=1e-6, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(map_to_tokens(x))
@@ -75,17 +74,9 @@ class Block(nn.Module):
     """A depthwise convolution for positions, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self,
-        dim: int,
-        attn: GatedRotaryAttention,
-        mlp_ratio: float,
-        layer_scale: float,
-        drop_path: float,
-        device=None,
-        dtype=None,
+        self, dim: int, attn: GatedRotaryAttention, mlp_ratio: float, layer_scale: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.layer_scale = layer_scale
         self.pos = ShortcutConv(dim, **dd)
         self.norm1 = TokenNorm(dim, **dd)
@@ -149,13 +140,11 @@ class RAVLT(StagedModel):
         proj_width: int = 1024,
         layer_scale: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
-        super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
+        super().__init__(embed_dims, num_features=proj_width, **kwargs)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
         grids = self.grids(self.img_size)
         self.layers = nn.ModuleList()

@@ -27,6 +27,7 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
+from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.weights.adapter import Adapter
@@ -250,13 +251,11 @@ class Swin(StagedModel):
         window_size: int = 56,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
+        super().__init__(embed_dims, **kwargs)
         self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
         self.window_size = window_size
         grids = self.grids(self.img_size)

@@ -15,7 +15,7 @@ from timm.layers import register_notrace_module, trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.gla import GatedLinearAttention
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vmamba import MixerBlock, MixerPyramid, reduction
 from soft_vit.ops.numerics import at_least_float32
@@ -91,12 +91,10 @@ class ViG(base.PlainModel):
         act: bool = False,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [16] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [16] * depth, **kwargs)
         half = embed_dim // 2
         first, last = reduction(self.in_chans, half, size=9, stride=8, **dd), reduction(half, embed_dim, **dd)
         self.patch_embed = nn.Sequential()
@@ -145,17 +143,15 @@ class ViGH(MixerPyramid):
         num_heads: Sequence[int] = (3, 6, 12, 24),
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
 
         def block(stage: int, rate: float) -> nn.Module:
             return make_block(embed_dims[stage], num_heads[stage], False, proj_drop_rate, rate, dd)
 
-        super().__init__(embed_dims, depths, block, drop_path_rate, **kwargs, **dd)
+        super().__init__(embed_dims, depths, block, drop_path_rate, **kwargs)
 
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mlstm import MLSTMAttention, ResidualLayerNorm
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.weights.adapter import Adapter
@@ -71,11 +71,10 @@ class ResidualLayerNorm2d(ResidualLayerNorm):
 class ViLBlock(base.SingleBlock):
     """An mLSTM layer with a shortcut, on maps `[B, C, H, W]`; options: of the layer."""
 
-    def __init__(self, dim: int, bias: bool, drop_path: float, device=None, dtype=None, **options: Any) -> None:
+    def __init__(self, dim: int, bias: bool, drop_path: float, **options: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.norm = ResidualLayerNorm(dim, bias=bias, **dd)
-        self.layer = MLSTMAttention(dim, bias=bias, **options, **dd)
+        self.norm = ResidualLayerNorm(dim, bias=bias, **device_and_dtype(options))
+        self.layer = MLSTMAttention(dim, bias=bias, **options)
         self.drop_path = DropPath(drop_path)
 
     def apply_layers(self, x: Tensor) -> Tensor:
@@ -107,11 +106,9 @@ class ViL(base.PlainModel):
         global_pool: str = "ends",
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         if version not in (1, 2):
             raise ValueError(f"version must be 1 or 2, got {version}.")
         if stride not in (PATCH, PATCH // 2):
@@ -119,7 +116,7 @@ class ViL(base.PlainModel):
         # Before the base makes the head.
         self.version = version
         self.adapter = ADAPTERS[version]
-        super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs, **dd)
+        super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, PATCH, stride, **dd)
         self.init_pos_embed(embed_dim, **dd)
         options: dict[str, Any] = dict(num_heads=num_heads, bias=version == 2, conv1d=version == 1)
@@ -163,11 +160,10 @@ class ViL(base.PlainModel):
         """Channels of pooled features."""
         return self.num_features * (2 if self.version == 2 and self.global_pool else 1)
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a LayerNorm and a linear classifier of pooled features, or an Identity for 0 classes."""
         if num_classes <= 0:
             return nn.Identity()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         width, eps = self.head_hidden_size, 1e-5 if self.version == 2 else 1e-6
         layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=Linear(width, num_classes, **dd))
         return nn.Sequential(OrderedDict(layers))

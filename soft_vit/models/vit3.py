@@ -17,7 +17,7 @@ from soft_vit.layers import Attention, ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
-from soft_vit.layers.plain import ShortcutConv
+from soft_vit.layers.plain import ShortcutConv, device_and_dtype
 from soft_vit.models.base import SingleBlock, StagedModel, drop_path_rates, pad_to_multiple, register_family
 from soft_vit.models.mila import MILA, rotations
 
@@ -31,12 +31,10 @@ class PatchEmbed(nn.Module):
     stride: of the patches, which overlap if it is less than patch_size, its default.
     """
 
-    def __init__(
-        self, in_chans: int, dim: int, patch_size: int, stride: int | None = None, device=None, dtype=None
-    ) -> None:
+    def __init__(self, in_chans: int, dim: int, patch_size: int, stride: int | None = None, **dd: Any) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_chans, dim, patch_size, stride or patch_size, device=device, dtype=dtype)
+        self.proj = nn.Conv2d(in_chans, dim, patch_size, stride or patch_size, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(pad_to_multiple(x, self.patch_size))
@@ -45,10 +43,10 @@ class PatchEmbed(nn.Module):
 class ConvStem(nn.Module):
     """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by five convolutions."""
 
-    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, dim: int, **dd: Any) -> None:
         super().__init__()
         half = dim // 2
-        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv = nn.Sequential(
             ConvNormAct(in_chans, half, stride=2, **unit),
             ConvNormAct(half, half, **unit),
@@ -77,11 +75,9 @@ class ViTTTBlock(SingleBlock):
         drop_path: float,
         conv: bool = True,
         eps: float = 1e-5,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
         self.cpe = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
@@ -123,12 +119,10 @@ class ViTTT(StagedModel):
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
         self.patch_embed = self.embed_class(self.in_chans, embed_dim, patch_size, **dd)
         (rates,) = drop_path_rates(drop_path_rate, [depth])
         common: dict[str, Any] = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, conv=False, eps=1e-6, **dd)

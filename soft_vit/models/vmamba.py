@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ssm import SSMAttention
 from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter, from_conv
 
@@ -86,12 +87,10 @@ class MixerPyramid(base.StagedModel):
         depths: Sequence[int],
         make_block: Callable[[int, float], nn.Module],
         drop_path_rate: float,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(embed_dims, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__(embed_dims, **kwargs)
         half, none = embed_dims[0] // 2, nn.Identity()
         stem = reduction(self.in_chans, half, none, **dd), reduction(half, embed_dims[0], none, **dd)
         self.patch_embed = nn.Sequential(*stem[0], none, nn.GELU(), *stem[1])
@@ -127,11 +126,9 @@ class VMamba(MixerPyramid):
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims)
 
         def make_block(stage: int, rate: float) -> nn.Module:
@@ -140,7 +137,7 @@ class VMamba(MixerPyramid):
             mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop_rate, **dd)
             return MixerBlock(nn.LayerNorm(dim, **dd), attn, nn.LayerNorm(dim, **dd), mlp, rate)
 
-        super().__init__(embed_dims, depths, make_block, drop_path_rate, **kwargs, **dd)
+        super().__init__(embed_dims, depths, make_block, drop_path_rate, **kwargs)
 
 
 TINY, BASE = (96, 192, 384, 768), (128, 256, 512, 1024)

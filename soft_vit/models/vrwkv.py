@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.rwkv import RWKVAttention, mixed, ramp, shift_quarters
 from soft_vit.layers.attention.rwkv6 import RWKV6Attention
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.ops.layout import Layout
@@ -31,9 +31,8 @@ class ChannelMix(nn.Module):
     groups: see `shift_quarters`. norm: a LayerNorm of the 4 C hidden channels.
     """
 
-    def __init__(self, dim: int, groups: int, norm: bool, drop: float, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, groups: int, norm: bool, drop: float, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.groups = groups
         self.spatial_mix_k = nn.Parameter(torch.empty(1, 1, dim, **dd))
         self.spatial_mix_r = nn.Parameter(torch.empty(1, 1, dim, **dd))
@@ -73,11 +72,9 @@ class VRWKVBlock(base.SingleBlock):
         init_values: float | None,
         first: bool,
         drop_path: float,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.init_values = init_values
         self.ln0 = nn.LayerNorm(dim, **dd) if first else nn.Identity()
         self.ln1 = nn.LayerNorm(dim, **dd)
@@ -142,14 +139,12 @@ class VRWKV(base.PlainModel):
         pos_img_size: int | None = None,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         # Before the base makes the head.
         self.wide = wide
-        super().__init__([embed_dim] * depth, [16] * depth, **kwargs, **dd)
+        super().__init__([embed_dim] * depth, [16] * depth, **kwargs)
         if pos_img_size is not None:
             self.pos_img_size = base.check_image_size(pos_img_size)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, 16, **dd)
@@ -172,11 +167,10 @@ class VRWKV(base.PlainModel):
             for mixer in (block.att, block.ffn):
                 mixer.reset_parameters(i, len(blocks))
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a classifier of `[B, num_features]`, or an Identity for 0 classes."""
         if not self.wide or num_classes <= 0:
-            return super().make_head(num_classes, device, dtype)
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+            return super().make_head(num_classes, **dd)
         dim, hidden = self.num_features, 3 * self.num_features
         return nn.Sequential(Linear(dim, hidden, **dd), nn.Tanh(), Linear(hidden, num_classes, **dd))
 

@@ -17,7 +17,7 @@ from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.layers.mlp import Mlp
-from soft_vit.layers.plain import Linear, ShortcutConv
+from soft_vit.layers.plain import Linear, ShortcutConv, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.mila import ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
@@ -32,10 +32,10 @@ class VSSDSoftmaxAttention(Attention):
 
     traits = Traits("N^2")
 
-    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **dd: Any) -> None:
         super().__init__(dim, num_heads)
-        self.to_qkv = Linear(dim, 3 * dim, bias=False, device=device, dtype=dtype)
-        self.to_out = Linear(dim, dim, device=device, dtype=dtype)
+        self.to_qkv = Linear(dim, 3 * dim, bias=False, **dd)
+        self.to_out = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
@@ -67,10 +67,9 @@ class VSSDBlock(nn.Module):
     """An attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
         self.attn = attn
@@ -107,13 +106,11 @@ class VSSD(base.StagedModel):
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
+        super().__init__(embed_dims, **kwargs)
         self.patch_embed = RoundedUpStem(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.base import StagedModel, drop_path_rates
 from soft_vit.ops.layout import Layout
@@ -32,11 +32,8 @@ class WeightFormerBlock(base.SingleBlock):
         shortcut does not bypass.
     """
 
-    def __init__(
-        self, dim: int, hidden_dim: int, dynamic: bool, proj_drop: float, drop_path: float, device=None, dtype=None
-    ) -> None:
+    def __init__(self, dim: int, hidden_dim: int, dynamic: bool, proj_drop: float, drop_path: float, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dynamic = dynamic
         self.norm1 = LayerNorm2d(dim, eps=1e-6, **dd) if dynamic else nn.Identity()
         self.dwc = DynamicConv(dim, **dd) if dynamic else nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
@@ -75,12 +72,10 @@ class WeightFormer(StagedModel):
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
         proj = nn.Conv2d(self.in_chans, embed_dim, patch_size, patch_size, **dd)
         self.patch_embed = nn.Sequential(OrderedDict(proj=proj))
         self.init_norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)

@@ -10,7 +10,7 @@ from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
@@ -38,12 +38,12 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
-def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, device=None, dtype=None) -> nn.Conv2d:
+def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, **dd: Any) -> nn.Conv2d:
     """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
 
     side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
     """
-    size, dd = window(side, sequence), {"device": device, "dtype": dtype}
+    size = window(side, sequence)
     padding = (size[0] // 2, size[1] // 2)
     return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
 
@@ -203,11 +203,6 @@ class Attention(nn.Module):
         """Change traits of this instance."""
         self.traits = replace(self.traits, **traits)
 
-    @staticmethod
-    def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
-        """Return the device and the dtype in the options of an attention, for its layers."""
-        return {name: options.get(name) for name in ("device", "dtype")}
-
     @property
     def dropout_p(self) -> float:
         """Return the dropout rate of attention weights in the module's present mode."""
@@ -329,7 +324,7 @@ class SelfAttention(Attention):
         self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         for name, parts in self.projections.items():
             self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = Linear(dim, dim, **dd)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.gated import gated_linear_attention
 from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32
@@ -59,7 +59,7 @@ class GatedLinearAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         rank, self.scale = at_least("gate_rank", gate_rank), scale
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()

@@ -46,11 +46,11 @@ def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
 class LinformerProjection(nn.Module):
     """The K x N matrices E and F, shared by all heads, each kept as K maps so that it can be resampled."""
 
-    def __init__(self, feat_size: tuple[int, int], proj_k: int, device=None, dtype=None) -> None:
+    def __init__(self, feat_size: tuple[int, int], proj_k: int, **dd: Any) -> None:
         super().__init__()
         shape = (1, at_least("proj_k", proj_k), *feat_size)
-        self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.weight_v = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight_k = nn.Parameter(torch.empty(shape, **dd))
+        self.weight_v = nn.Parameter(torch.empty(shape, **dd))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

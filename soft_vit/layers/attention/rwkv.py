@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rwkv import biwkv
@@ -73,7 +73,7 @@ class RWKVAttention(Attention):
     ) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (

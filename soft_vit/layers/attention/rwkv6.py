@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.rwkv import ramp, shift_quarters, zigzag
 from soft_vit.layers.attention.vssd import LIMIT
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.rwkv6 import rwkv6
@@ -53,7 +53,7 @@ class RWKV6Attention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         rank, decay_rank = at_least("mix_rank", mix_rank), at_least("decay_rank", decay_rank)
         shapes: dict[str, tuple[int, ...]] = {f"time_maa_{part}": (1, 1, dim) for part in "xwkvrg"}
         shapes |= {"time_maa_w1": (dim, 5 * rank), "time_maa_w2": (5, rank, dim), "time_decay": (1, 1, dim)}

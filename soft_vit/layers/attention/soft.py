@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
-from soft_vit.layers.plain import Linear, may_read_weight
+from soft_vit.layers.plain import Linear, device_and_dtype, may_read_weight
 from soft_vit.ops.landmarks import (
     NO_MASK_ON_A_MAP,
     Limit,
@@ -139,7 +139,7 @@ class SoftAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, pad_to_window
 from soft_vit.layers.embed import tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.landmarks import window_averages
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts, window
 from soft_vit.ops.softmax import dot_product_attention
@@ -41,7 +41,7 @@ class SpatialReductionAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.linear = linear
         if linear:
             self.declare(cost="N", mask_refusal="its 49 windows divide a full map")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, convolve_grid, depthwise_conv
 from soft_vit.layers.attention.vssd import LIMIT, draw_steps
 from soft_vit.layers.mlp import HIDDEN_SIZE
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.cpu import on_cpu_without_gradients
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
@@ -62,7 +62,7 @@ class SSMAttention(Attention):
         check_heads(dim, num_heads)
         inner = at_least("ssm_ratio", ssm_ratio) * dim
         super().__init__(inner, inner, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.rank = math.ceil(dim / DIM_PER_RANK)
         self.in_proj = Linear(dim, inner, bias=False, **dd)
         self.conv2d = depthwise_conv(inner, 3, self.sequence, bias=False, **dd)

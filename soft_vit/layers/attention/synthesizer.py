@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, check_choice
 
@@ -57,9 +57,8 @@ class DenseScores(Scores):
 
     resamplers: ClassVar = {"weight": resample_map, "bias": resample_map}
 
-    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], **dd: Any) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.head_dim = check_heads(dim, num_heads)
         self.hidden = Linear(dim, dim, **dd)
         self.weight = nn.Parameter(torch.empty(num_heads, self.head_dim, *feat_size, **dd))
@@ -81,9 +80,9 @@ class RandomScores(Scores):
 
     resamplers: ClassVar = {"weight": resample_pairs}
 
-    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], **dd: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_heads, *feat_size, *feat_size, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(num_heads, *feat_size, *feat_size, **dd))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -119,7 +118,7 @@ class SynthesizerAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.attn_drop = attn_drop
         self.feat_size = feat_size = as_map(feat_size)
         self.form = check_choice("scores", scores, get_args(Form))

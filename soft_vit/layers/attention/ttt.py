@@ -7,7 +7,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, window
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.ttt import conv_branch, gated_branch
@@ -37,7 +37,7 @@ class TTTAttention(Attention):
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")

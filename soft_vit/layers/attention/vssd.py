@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.vssd import vssd_attention
@@ -46,7 +46,7 @@ class VSSDAttention(Attention):
 
     def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, proj_drop: float = 0.0, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
         self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.inline import KERNEL, convolve_each_image
 from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -38,9 +38,8 @@ class DynamicConv(nn.Module):
     Two 1 x 1 convolutions make g from averages over as many cells of the map as a kernel has taps.
     """
 
-    def __init__(self, dim: int, sequence: bool = False, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, sequence: bool = False, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.sequence = sequence
         self.w = nn.Parameter(torch.empty(dim, 1, *window(KERNEL, sequence), **dd))
         self.b = nn.Parameter(torch.empty(dim, **dd))
@@ -79,9 +78,8 @@ class DynamicLinear(nn.Module):
     averages over windows of 2 x 2 tokens. Windows that are not whole count as zero.
     """
 
-    def __init__(self, dim: int, out_dim: int, sequence: bool = False, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, sequence: bool = False, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.window = window(2, sequence)
         self.w = nn.Parameter(torch.empty(dim, out_dim, **dd))
         self.b = nn.Parameter(torch.empty(out_dim, **dd))
@@ -136,7 +134,7 @@ class WeightFormerAttention(Attention):
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
