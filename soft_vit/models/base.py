@@ -600,9 +600,10 @@ def register_models(
 
     feature_indices: stages that `features_only` returns by default.
     """
-    feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
 
     def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
+        # timm changes this dictionary.
+        feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
         return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=models[name], **kwargs)
 
     create.__module__ = cls.__module__
