@@ -23,7 +23,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import grid_of_positions, resample_pos_embed, tokens_to_map
+from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
@@ -178,9 +178,8 @@ class Stage(nn.Module):
 def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
     """Resample the position embedding of a stage, and the weights of its attentions for one map, to another map."""
     if stage.pos_embed is not None:
-        with torch.no_grad():
-            pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
-        stage.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=stage.pos_embed.requires_grad)
+        pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
+        replace_parameter(stage, "pos_embed", pos_embed)
     stage.grid_size = grid_size
     for block in stage.blocks:
         getattr(block, "resize", block.attn.resize)(grid_size)
@@ -227,6 +226,9 @@ class StagedModel(nn.Module):
 
     channel_dim: ClassVar[int] = 1
     """Dimension of the channels in the result of `forward_features`."""
+
+    rounds_up: bool = True
+    """Whether sides of maps are those of the image over the strides, rounded up; otherwise rounded down."""
 
     global_pools: ClassVar[tuple[str, ...]] = ("avg", "")
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NHWC")
@@ -281,9 +283,11 @@ class StagedModel(nn.Module):
             self.add_module(name, self.make_head(self.num_classes, **dd))
 
     def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
-        """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
+        """Return a `classifier`, or an Identity for 0 classes."""
+        return self.classifier(num_classes, **dd) if num_classes > 0 else nn.Identity()
+
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return what gives logits, by default a linear layer of `[B, num_features]`."""
         return nn.Linear(self.num_features, num_classes, **dd)
 
     def init_weights(self, needs_reset: bool = True) -> None:
@@ -334,8 +338,10 @@ class StagedModel(nn.Module):
         update_model_input_size(self, img_size)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the map sizes (H, W) of the stages for an image size, rounded up."""
-        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+        """Return the map sizes (H, W) of the stages for an image size."""
+        if self.rounds_up:
+            return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
         """Return the number of positions, with prefix tokens, of each position embedding for an image size."""
@@ -526,8 +532,7 @@ class PlainModel(StagedModel):
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         old, new = self.pos_grid(), self.pos_grid(img_size)
         if old != new:
-            pos_embed = resample_pos_embed(self.pos_embed.detach(), old, new, mode="bicubic").clone()
-            self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
+            replace_parameter(self, "pos_embed", resample_pos_embed(self.pos_embed, old, new, mode="bicubic"))
         super().set_input_size(img_size)
 
     def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:

@@ -41,10 +41,8 @@ class CADeiT(ViTTT):
 
     embed_class = WholePatchEmbed
     block_class = CADeiTBlock
+    rounds_up = False
     adapter = Adapter({"blocks.*.attn.gate.0.*": "blocks.*.attn.gate.*", "**": "**"})
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
 
 CA_DEIT_MODELS: dict[str, dict[str, Any]] = {

@@ -171,6 +171,7 @@ class CARE(base.StagedModel):
     head_names = ("head", "dist_head")
     dist_head: nn.Module
     init_convs = True
+    rounds_up = False
     adapter = Adapter(RELEASED_NAMES)
 
     def __init__(
@@ -201,11 +202,10 @@ class CARE(base.StagedModel):
         self.norm = nn.Identity()
         self.init_weights(needs_reset=False)
 
-    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
-        """Return a LayerNorm and a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        fc = super().make_head(num_classes, **dd)
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a LayerNorm and a linear classifier of `[B, num_features]`."""
         norm = nn.LayerNorm(self.num_features, eps=1e-6, **dd)
-        return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
+        return nn.Sequential(OrderedDict(norm=norm, fc=super().classifier(num_classes, **dd)))
 
     def get_classifier(self) -> Any:
         """Return the linear classifiers of both heads."""
@@ -214,9 +214,6 @@ class CARE(base.StagedModel):
     def set_distilled_training(self, enable: bool = True) -> None:
         """Return the logits of both heads in training, as timm's distilled models do."""
         self.distilled_training = enable
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         return self.stem(x)

@@ -294,10 +294,8 @@ class EfficientViTSeg(EfficientViT):
     Without classes, there is no head at all, and the model returns the map of the last stage.
     """
 
-    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
-        """Return a classifier of the pixels of a map, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a classifier of the pixels of a map."""
         return nn.Conv2d(self.num_features, num_classes, 1, **dd)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:

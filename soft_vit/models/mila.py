@@ -134,6 +134,7 @@ class MILA(StagedModel):
     adapter = Adapter({"**.rope.rotations": None, "**": "**"}, computed=partial(rotations, name="attn.rope.rotations"))
 
     stem_class: ClassVar[Any] = Stem
+    downsample_class: ClassVar[Any] = ConvDownsample
     block_class: ClassVar[Any] = MILABlock
     norm_class: ClassVar[Any] = LayerNorm2d
 
@@ -153,12 +154,16 @@ class MILA(StagedModel):
         self.patch_embed = self.stem_class(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
         for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-            common = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
-            blocks = [self.block_class(embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
-            downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
+            last, common = i + 1 == len(depths), dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
+            blocks = [self.make_block(last, embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
+            downsample = None if last else self.downsample_class(*embed_dims[i : i + 2], **dd)
             self.layers.append(Stage(blocks, downsample))
         self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
+
+    def make_block(self, last: bool, dim: int, num_heads: int, **options: Any) -> nn.Module:
+        """Return a block of the last stage or of another one."""
+        return self.block_class(dim, num_heads, **options)
 
 
 MILA_MODELS: dict[str, dict[str, Any]] = {

@@ -172,7 +172,7 @@ class PVT(StagedModel):
         dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, mlp_ratios=mlp_ratios)
         super().__init__(embed_dims, **kwargs)
-        self.overlap = overlap
+        self.overlap = self.rounds_up = overlap
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
         grids = self.grids(self.img_size)
@@ -197,8 +197,3 @@ class PVT(StagedModel):
         for module in self.modules():
             if self.overlap and isinstance(module, nn.Conv2d):
                 init_conv(module)
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        if self.overlap:
-            return super().grids(img_size)
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]

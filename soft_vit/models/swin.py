@@ -27,6 +27,7 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
+from soft_vit.layers.embed import replace_parameter
 from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
@@ -130,8 +131,7 @@ class SoftmaxWindows(WindowAttention):
     def resize(self, feat_size: Size) -> None:
         """Resample the biases to windows of another size."""
         table = self.relative_position_bias_table
-        resampled = self.resample(table.detach(), feat_size).clone()
-        self.relative_position_bias_table = nn.Parameter(resampled, requires_grad=table.requires_grad)
+        replace_parameter(self, "relative_position_bias_table", self.resample(table, feat_size))
         self.window_size, self.window_area = feat_size, feat_size[0] * feat_size[1]
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 

@@ -160,10 +160,8 @@ class ViL(base.PlainModel):
         """Channels of pooled features."""
         return self.num_features * (2 if self.version == 2 and self.global_pool else 1)
 
-    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
-        """Return a LayerNorm and a linear classifier of pooled features, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a LayerNorm and a linear classifier of pooled features."""
         width, eps = self.head_hidden_size, 1e-5 if self.version == 2 else 1e-6
         layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=Linear(width, num_classes, **dd))
         return nn.Sequential(OrderedDict(layers))

@@ -167,10 +167,10 @@ class VRWKV(base.PlainModel):
             for mixer in (block.att, block.ffn):
                 mixer.reset_parameters(i, len(blocks))
 
-    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
-        """Return a classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        if not self.wide or num_classes <= 0:
-            return super().make_head(num_classes, **dd)
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a classifier of `[B, num_features]`, with a layer before it in the wide model."""
+        if not self.wide:
+            return super().classifier(num_classes, **dd)
         dim, hidden = self.num_features, 3 * self.num_features
         return nn.Sequential(Linear(dim, hidden, **dd), nn.Tanh(), Linear(hidden, num_classes, **dd))
 

@@ -63,6 +63,7 @@ class WeightFormer(StagedModel):
 
     stages_name: ClassVar[str] = "blocks"
     stem_pattern: ClassVar[str] = r"^(?:patch_embed|init_norm)"
+    rounds_up = False
 
     def __init__(
         self,
@@ -86,9 +87,6 @@ class WeightFormer(StagedModel):
         )
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         return self.init_norm(self.patch_embed(x))

@@ -1,6 +1,6 @@
 """The base classes of attentions."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
-from soft_vit.layers.embed import map_to_tokens, tokens_to_map
+from soft_vit.layers.embed import map_to_tokens, replace_parameter, tokens_to_map
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
@@ -152,6 +152,9 @@ class Attention(nn.Module):
 
     A key that is the query is a q. Swaps carry the weights of these parts over.
     """
+
+    resamplers: Mapping[str, Callable[[Tensor, tuple[int, int]], Tensor]] = {}
+    """Parameters `[..., Y, X]` that belong to a map, and how each is resampled to another map."""
 
     q_conv: nn.Module
     k_conv: nn.Module
@@ -301,6 +304,9 @@ class Attention(nn.Module):
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         """Resample, in place, weights that belong to one map to another map; most attentions have no such weights."""
+        for name, resample in self.resamplers.items():
+            place, _, own = name.rpartition(".")
+            replace_parameter(self.get_submodule(place), own, resample(self.get_parameter(name), feat_size))
 
     def resample_state(
         self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
@@ -310,6 +316,10 @@ class Attention(nn.Module):
         prefix: the beginning of the names of this module's weights, such as "stages.0.blocks.1.attn.".
         feat_size: the map of the weights, if known; otherwise a square one, or that of their shape.
         """
+        for name, resample in self.resamplers.items():
+            given, own = state_dict.get(prefix + name), self.get_parameter(name)
+            if given is not None and given.ndim == own.ndim:
+                state_dict[prefix + name] = resample(given, (own.shape[-2], own.shape[-1]))
 
 
 class SelfAttention(Attention):

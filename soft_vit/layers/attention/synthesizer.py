@@ -4,7 +4,7 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 head.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -120,11 +120,12 @@ class SynthesizerAttention(Attention):
         super().__init__(dim, num_heads, feat_size=feat_size, **options)
         dd = device_and_dtype(options)
         self.attn_drop = attn_drop
-        self.feat_size = feat_size = as_map(feat_size)
+        feat_size = as_map(feat_size)
         self.form = check_choice("scores", scores, get_args(Form))
         source = (DenseScores if scores == "dense" else RandomScores)(dim, num_heads, feat_size, **dd)
         # Its parameters are named by the form: scores.dense.weight.
         self.scores = nn.ModuleDict({scores: source})  # type: ignore[assignment]  # a ModuleDict knows no types
+        self.resamplers = {f"scores.{scores}.{name}": resample for name, resample in source.resamplers.items()}
         self.v = Linear(dim, dim, bias=qkv_bias, **dd)
         self.proj = Linear(dim, dim, **dd)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -148,19 +149,3 @@ class SynthesizerAttention(Attention):
             scores = F.pad(scores, (P, 0, x.shape[1] - scores.shape[2], 0))
         x = self.attend(scores, split_heads(self.v(x), self.num_heads))
         return self.proj_drop(self.proj(merge_heads(x)))
-
-    def resize(self, feat_size: tuple[int, int]) -> None:
-        if feat_size == self.feat_size:
-            return
-        self.feat_size = feat_size
-        for name, weight in zip(self.source.resamplers, self.source.on(feat_size), strict=True):
-            requires_grad = getattr(self.source, name).requires_grad
-            setattr(self.source, name, nn.Parameter(weight.detach().clone(), requires_grad=requires_grad))
-
-    def resample_state(
-        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
-    ) -> None:
-        for name, resample in self.source.resamplers.items():
-            key = f"{prefix}scores.{self.form}.{name}"
-            if key in state_dict and state_dict[key].ndim == getattr(self.source, name).ndim:
-                state_dict[key] = resample(state_dict[key], self.feat_size)

@@ -15,21 +15,10 @@ from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_paddi
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.inline import KERNEL, convolve_each_image
+from soft_vit.ops.landmarks import cell_weights
 from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.ttt import damped_step
-
-
-def cell_weights(place: Tensor, cells: int, count: Tensor | int, dtype: torch.dtype) -> Tensor:
-    """Return which of the cells of `adaptive_avg_pool1d` average a place `[N]`, `[1 or B, cells, N]`, as their weight.
-
-    count: of the places that are averaged, an int or `[B, 1]`. Cells of no places are zero.
-    """
-    cell = torch.arange(cells, device=place.device)[None]
-    # Rounded up by a larger numerator: ONNX rounds division to zero.
-    start, end = cell * count // cells, ((cell + 1) * count + cells - 1) // cells
-    inside = (place >= start[..., None]) & (place < end[..., None])
-    return inside.to(dtype) / (end - start).clamp(min=1)[..., None]
 
 
 class DynamicConv(nn.Module):
@@ -61,7 +50,10 @@ class DynamicConv(nn.Module):
             place = torch.arange(Y * X, device=maps.device)
             row = place // X
             places = (row, taps[0], counts[0]), (place - row * X, taps[1], counts[1])
-            rows, columns = (cell_weights(*sides, tokens.dtype) for sides in places)
+            rows, columns = (
+                cell_weights(of, torch.arange(cells, device=maps.device)[None], cells, count, tokens.dtype)
+                for of, cells, count in places
+            )
             weights = (rows[:, :, None] * columns[:, None]).flatten(1, 2)
             cells = (weights @ tokens).mT.unflatten(2, taps).to(maps.dtype)
         g = at_least_float32(self.wfm(cells)).flatten(2)
