@@ -15,7 +15,7 @@ from torch import Tensor
 
 from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
 from soft_vit.ops.layout import WHOLE, fill_padding
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 from soft_vit.ops.packed import AnyLayout
 
 # Below any sum of features of reasonable inputs; avoids 0 / 0 where features underflow.
@@ -134,8 +134,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
     Chunks of L = chunk_size tokens take weights of all pairs inside and running sums between chunks. These are `N L`
     and `N M D / L` numbers, instead of an M x D matrix for each token.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+    at_least("chunk_size", chunk_size)
     with full_precision(q):
         dtype, num_tokens = v.dtype, v.shape[2]
         # A column of ones makes the normaliser one more channel.
