@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -17,6 +18,12 @@ def csv_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([header, *rows])
     return stream.getvalue()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by its columns."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def one_line(error: BaseException) -> str:
