@@ -32,10 +32,9 @@ class VSSDSoftmaxAttention(Attention):
     traits = Traits("N^2")
 
     def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **dd: Any) -> None:
-        super().__init__(dim, num_heads)
+        super().__init__(dim, num_heads, proj_drop=proj_drop)
         self.to_qkv = Linear(dim, 3 * dim, bias=False, **dd)
         self.to_out = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend by a softmax of q and k; q, k, v and the result `[B, H, N, D]`."""

@@ -128,6 +128,7 @@ class Attention(nn.Module):
     feat_size: the map the attention is built for, or the length (N,) of a sequence.
     sr_ratio: side of the window that one reduced token stands for (8, 4, 2, 1 in the pyramid's stages); attentions
         without reduced tokens ignore it.
+    proj_drop: rate of the dropout `proj_drop` on the result.
 
     A subclass implements `mix`, and takes its own options in `__init__`; timm's tracer takes it as a leaf.
 
@@ -174,6 +175,7 @@ class Attention(nn.Module):
         qk_conv: bool = False,
         feat_size: FeatSize | None = None,
         sr_ratio: int = 1,
+        proj_drop: float = 0.0,
         device=None,
         dtype=None,
     ) -> None:
@@ -198,6 +200,7 @@ class Attention(nn.Module):
                 conv = depthwise_conv(dim, 3, self.sequence, bias=False, device=device, dtype=dtype)
                 nn.init.zeros_(conv.weight)
                 self.add_module(name, conv)
+        self.proj_drop = nn.Dropout(proj_drop)
         # Norms of each head's queries and keys; models with such norms set them.
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
@@ -330,15 +333,12 @@ class SelfAttention(Attention):
 
     projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
-    def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         for name, parts in self.projections.items():
             self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""

@@ -42,7 +42,6 @@ class GatedAttentionUnit(Attention):
         form: Form = "linear",
         chunk_size: int = 64,
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
@@ -61,7 +60,6 @@ class GatedAttentionUnit(Attention):
         self.scale = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.offset = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.proj = Linear(width, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -55,7 +55,6 @@ class GatedLinearAttention(Attention):
         act: bool = False,
         gate_rank: int = 16,
         scale: float = 0.5,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
@@ -70,7 +69,6 @@ class GatedLinearAttention(Attention):
         self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
         self.g_proj = Linear(dim, dim, **dd)
         self.proj = Linear(dim, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout

@@ -123,7 +123,6 @@ class MLSTMAttention(Attention):
         direction: Direction = "both",
         bias: bool = True,
         conv1d: bool = False,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
@@ -142,7 +141,6 @@ class MLSTMAttention(Attention):
         self.mlstm_cell = MLSTMCell(inner, num_heads, bias, **dd)
         self.learnable_skip = nn.Parameter(torch.empty(inner, **dd))
         self.proj_down = Linear(inner, dim, bias=bias, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -62,15 +62,7 @@ class RWKVAttention(Attention):
         qk=None,
     )
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        out_norm: bool = False,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, out_norm: bool = False, **options: Any) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
         dd = device_and_dtype(options)
@@ -81,7 +73,6 @@ class RWKVAttention(Attention):
         )
         self.key, self.value, self.receptance, self.output = (Linear(dim, dim, bias=False, **dd) for _ in range(4))
         self.out_norm = nn.LayerNorm(dim, **dd) if out_norm else nn.Identity()
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -42,16 +42,7 @@ class RWKV6Attention(Attention):
     time_decay_w2: nn.Parameter
     time_faaaa: nn.Parameter
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        mix_rank: int = 32,
-        decay_rank: int = 64,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, mix_rank: int = 32, decay_rank: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         rank, decay_rank = at_least("mix_rank", mix_rank), at_least("decay_rank", decay_rank)
@@ -65,7 +56,6 @@ class RWKV6Attention(Attention):
             Linear(dim, dim, bias=False, **dd) for _ in range(5)
         )
         self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -135,7 +135,6 @@ class SoftAttention(Attention):
         scale_bottleneck: bool | None = None,
         learned_bandwidth: bool | None = None,
         normalize_rows: bool | None = None,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **options)
@@ -174,7 +173,6 @@ class SoftAttention(Attention):
         self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if is_learned else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def reset_parameters(self) -> None:
         """Set the bandwidth to 1."""

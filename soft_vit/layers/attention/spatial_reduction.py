@@ -37,7 +37,6 @@ class SpatialReductionAttention(Attention):
         qkv_bias: bool = True,
         linear: bool = False,
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
@@ -52,7 +51,6 @@ class SpatialReductionAttention(Attention):
         self.sr = nn.Conv2d(dim, dim, self.window, stride=self.window, **dd) if linear or sr_ratio > 1 else None
         self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def reduce(self, x: Tensor, layout: Layout) -> Tensor:
         """Map tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""

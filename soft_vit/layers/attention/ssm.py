@@ -58,7 +58,7 @@ class SSMAttention(Attention):
 
     traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
 
-    def __init__(self, dim: int, num_heads: int, *, ssm_ratio: int = 1, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, ssm_ratio: int = 1, **options: Any) -> None:
         check_heads(dim, num_heads)
         inner = at_least("ssm_ratio", ssm_ratio) * dim
         super().__init__(inner, inner, **options)
@@ -73,7 +73,6 @@ class SSMAttention(Attention):
         self.Ds = nn.Parameter(torch.empty(4 * inner, **dd))
         self.out_norm = nn.LayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

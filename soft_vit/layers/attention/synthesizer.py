@@ -114,7 +114,6 @@ class SynthesizerAttention(Attention):
         qkv_bias: bool = True,
         scores: Form = "dense",
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)
@@ -128,7 +127,6 @@ class SynthesizerAttention(Attention):
         self.resamplers = {f"scores.{scores}.{name}": resample for name, resample in source.resamplers.items()}
         self.v = Linear(dim, dim, bias=qkv_bias, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     @property
     def source(self) -> Scores:

@@ -26,16 +26,7 @@ class TTTAttention(Attention):
 
     traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        rope: bool = False,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, rope: bool = False, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         d = self.head_dim
@@ -47,7 +38,6 @@ class TTTAttention(Attention):
         self.w2 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
         self.w3 = nn.Parameter(torch.empty(d, 1, *window(3, self.sequence), **dd))
         self.proj = Linear(dim + d, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -31,7 +31,6 @@ class TTTGLUAttention(Attention):
         qkv_bias: bool = True,
         key_norm: KeyNorm | None = "instance",
         qk_conv: bool = True,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, key_norm=key_norm, qk_conv=qk_conv, **options)
@@ -40,7 +39,6 @@ class TTTGLUAttention(Attention):
         for name in ("w1", "w2", "w3"):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, self.head_dim, self.head_dim, **dd)))
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

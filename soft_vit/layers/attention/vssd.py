@@ -44,7 +44,7 @@ class VSSDAttention(Attention):
 
     traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
-    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
@@ -56,7 +56,6 @@ class VSSDAttention(Attention):
         self.D = nn.Parameter(torch.empty(num_heads, **dd))
         self.norm = nn.LayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -124,13 +124,12 @@ class WeightFormerAttention(Attention):
         qk=None,
     )
 
-    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         mask = layout.grid_mask
