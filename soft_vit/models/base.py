@@ -81,12 +81,6 @@ def require_known(name: str) -> None:
     raise ValueError(f"The model name must be one that timm knows, got {name!r}; {hint}")
 
 
-def drop_path_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the drop-path rates of the blocks of every stage, rising linearly from 0 to rate."""
-    steps = max(sum(depths) - 1, 1)
-    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
-
-
 @register_notrace_function
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     """Pad a map `[B, C, H, W]` with zeros on the right and below, to sides that are multiples of `multiple`."""
@@ -198,6 +192,7 @@ class StagedModel(nn.Module):
     num_features: channels that the head takes, by default those of the last stage.
     global_pool: `avg` (mean over the map), or the empty string for no pooling.
     drop_rate: dropout before the head.
+    drop_path_rate: of the last block, see `drop_path_rates`.
     """
 
     stages_name: ClassVar[str] = "layers"
@@ -247,6 +242,7 @@ class StagedModel(nn.Module):
         num_features: int | None = None,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         device=None,
         dtype=None,
     ) -> None:
@@ -262,6 +258,7 @@ class StagedModel(nn.Module):
             for i, (dim, reduction) in enumerate(zip(embed_dims, self.reductions, strict=True))
         ]
         self.head_drop = nn.Dropout(drop_rate)
+        self.drop_path_rate = drop_path_rate
         self.head: nn.Module
         if not self.head_last:
             self.add_heads(device=device, dtype=dtype)
@@ -276,6 +273,11 @@ class StagedModel(nn.Module):
     def head_hidden_size(self) -> int:
         """Channels that the head takes."""
         return self.num_features
+
+    def drop_path_rates(self, depths: Sequence[int]) -> list[list[float]]:
+        """Return the drop-path rates of the blocks of every stage, rising linearly from 0 to that of the model."""
+        rate, steps = self.drop_path_rate, max(sum(depths) - 1, 1)
+        return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
 
     def add_heads(self, **dd: Any) -> None:
         """Add a head for the classes of the model under each of the `head_names`."""

@@ -181,7 +181,6 @@ class CARE(base.StagedModel):
         num_heads: Sequence[int] = (0, 0, 2, 2),
         ratios: Sequence[tuple[int, int]] = ((2, 2), (2, 4), (4, 4), (4, 4)),
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -191,7 +190,7 @@ class CARE(base.StagedModel):
         dim, stages = embed_dims[0], []
         self.stem = nn.Sequential(nn.Conv2d(self.in_chans, dim, 4, 4, **dd), nn.BatchNorm2d(dim, **dd))
         last = sum(depths)
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             before, dim, blocks = dim, embed_dims[i], []
             for rate in rates:
                 last -= 1

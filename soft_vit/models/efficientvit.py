@@ -237,7 +237,6 @@ class EfficientViT(base.StagedModel):
         kernel_size: int = 5,
         gelu: bool = False,
         eps: float = 1e-5,
-        drop_path_rate: float = 0.0,
         *,
         num_classes: int = 0,
         global_pool: str = "",
@@ -256,7 +255,7 @@ class EfficientViT(base.StagedModel):
         for i in range(stem_depth):
             self.stem.add_module(f"res{i}", Residual((double if gelu else separable)(conv, widths[0])))
         self.stages = nn.ModuleList()
-        rates = base.drop_path_rates(drop_path_rate, [depth + 1 for depth in depths])
+        rates = self.drop_path_rates([depth + 1 for depth in depths])
         for dim, out, (kind, first, expand), (_, *others) in zip(widths[:-1], widths[1:], stages, rates, strict=True):
             blocks: list[nn.Module] = [named(main=BLOCKS[kind](conv, dim, out, first, stride=2))]
             for rate in others:

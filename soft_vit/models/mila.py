@@ -20,7 +20,7 @@ from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import Mlp, in_image_parts
 from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, device_and_dtype, may_read_weight
-from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, pad_to_multiple, register_family
+from soft_vit.models.base import Stage, StagedModel, check_stages, pad_to_multiple, register_family
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.weights.adapter import Adapter
@@ -145,7 +145,6 @@ class MILA(StagedModel):
         num_heads: Sequence[int] = (2, 4, 8, 16),
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -153,7 +152,7 @@ class MILA(StagedModel):
         super().__init__(embed_dims, **kwargs)
         self.patch_embed = self.stem_class(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             last, common = i + 1 == len(depths), dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
             blocks = [self.make_block(last, embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
             downsample = None if last else self.downsample_class(*embed_dims[i : i + 2], **dd)

@@ -17,7 +17,7 @@ from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
 from soft_vit.layers.mlp import in_image_parts
 from soft_vit.layers.plain import Linear, conv_norm_act, device_and_dtype
 from soft_vit.layers.recompute import checkpoint
-from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv
+from soft_vit.models.base import Stage, StagedModel, check_stages, init_conv
 from soft_vit.weights.adapter import Adapter
 
 
@@ -166,7 +166,6 @@ class PVT(StagedModel):
         mlp_ratios: Sequence[float] = (8, 8, 4, 4),
         overlap: bool = False,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -178,7 +177,7 @@ class PVT(StagedModel):
         grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         stages = []
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             dim, blocks = embed_dims[i], []
             for rate in rates:
                 attn = self.attention(dim, num_heads[i], feat_size=grids[i], **common)

@@ -19,7 +19,7 @@ from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRo
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import ConvSequence, ShortcutConv, device_and_dtype
-from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, register_family
+from soft_vit.models.base import Stage, StagedModel, check_stages, register_family
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
@@ -139,7 +139,6 @@ class RAVLT(StagedModel):
         mlp_ratio: float = 3.5,
         proj_width: int = 1024,
         layer_scale: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -148,7 +147,7 @@ class RAVLT(StagedModel):
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
         grids = self.grids(self.img_size)
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             attention = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
             blocks = []
             for rate in rates:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from soft_vit.layers import PreNormBlock
 from soft_vit.layers.embed import replace_parameter
 from soft_vit.layers.plain import device_and_dtype
-from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, pad_to_multiple
+from soft_vit.models.base import StagedModel, check_stages, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.weights.adapter import Adapter
 
@@ -250,7 +250,6 @@ class Swin(StagedModel):
         linear_blocks: Sequence[int] = (2, 2, 0, 0),
         window_size: int = 56,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -262,7 +261,7 @@ class Swin(StagedModel):
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         softmax_window = max(7, window_size // 8)
         stages = []
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             dim, heads = embed_dims[i], num_heads[i]
             blocks: list[WindowBlock] = []
             for j, rate in enumerate(rates):

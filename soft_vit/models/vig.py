@@ -90,7 +90,6 @@ class ViG(base.PlainModel):
         num_heads: int = 3,
         act: bool = False,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -100,7 +99,7 @@ class ViG(base.PlainModel):
         self.patch_embed = nn.Sequential()
         self.patch_embed.add_module("proj", nn.Sequential(*first, nn.SiLU(), *last))
         self.init_pos_embed(embed_dim, **dd)
-        (rates,) = base.drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         # The released code halves the mean of both directions once more in evaluation.
         common: dict[str, Any] = dict(plain=True, drop=proj_drop_rate, act=act, scale=0.25, dd=dd)
         self.blocks = nn.ModuleList(make_block(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
@@ -142,7 +141,6 @@ class ViGH(MixerPyramid):
         depths: Sequence[int] = (2, 2, 5, 2),
         num_heads: Sequence[int] = (3, 6, 12, 24),
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -151,7 +149,7 @@ class ViGH(MixerPyramid):
         def block(stage: int, rate: float) -> nn.Module:
             return make_block(embed_dims[stage], num_heads[stage], False, proj_drop_rate, rate, dd)
 
-        super().__init__(embed_dims, depths, block, drop_path_rate, **kwargs)
+        super().__init__(embed_dims, depths, block, **kwargs)
 
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {

@@ -105,7 +105,6 @@ class ViL(base.PlainModel):
         stride: int = PATCH,
         global_pool: str = "ends",
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -120,7 +119,7 @@ class ViL(base.PlainModel):
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, PATCH, stride, **dd)
         self.init_pos_embed(embed_dim, **dd)
         options: dict[str, Any] = dict(num_heads=num_heads, bias=version == 2, conv1d=version == 1)
-        options |= dict(proj_drop=proj_drop_rate, drop_path=drop_path_rate)
+        options |= dict(proj_drop=proj_drop_rate, drop_path=self.drop_path_rate)
         self.blocks = nn.ModuleList(
             ViLBlock(embed_dim, direction="backward" if i % 2 else "forward", **options, **dd) for i in range(depth)
         )

@@ -18,7 +18,7 @@ from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
 from soft_vit.layers.plain import ShortcutConv, device_and_dtype
-from soft_vit.models.base import SingleBlock, StagedModel, drop_path_rates, pad_to_multiple, register_family
+from soft_vit.models.base import SingleBlock, StagedModel, pad_to_multiple, register_family
 from soft_vit.models.mila import MILA, rotations
 
 # `register_family` adds the entrypoints.
@@ -118,13 +118,12 @@ class ViTTT(StagedModel):
         num_heads: int = 6,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
         super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
         self.patch_embed = self.embed_class(self.in_chans, embed_dim, patch_size, **dd)
-        (rates,) = drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         common: dict[str, Any] = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, conv=False, eps=1e-6, **dd)
         self.blocks = nn.ModuleList(self.block_class(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)

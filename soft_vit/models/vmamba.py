@@ -86,7 +86,6 @@ class MixerPyramid(base.StagedModel):
         embed_dims: Sequence[int],
         depths: Sequence[int],
         make_block: Callable[[int, float], nn.Module],
-        drop_path_rate: float,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -95,7 +94,7 @@ class MixerPyramid(base.StagedModel):
         stem = reduction(self.in_chans, half, none, **dd), reduction(half, embed_dims[0], none, **dd)
         self.patch_embed = nn.Sequential(*stem[0], none, nn.GELU(), *stem[1])
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             blocks, downsample = [make_block(i, rate) for rate in rates], None
             if i + 1 < len(depths):
                 downsample = nn.Sequential(none, *reduction(embed_dims[i], embed_dims[i + 1], none, **dd))
@@ -125,7 +124,6 @@ class VMamba(MixerPyramid):
         ssm_ratio: int = 1,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -137,7 +135,7 @@ class VMamba(MixerPyramid):
             mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop_rate, **dd)
             return MixerBlock(nn.LayerNorm(dim, **dd), attn, nn.LayerNorm(dim, **dd), mlp, rate)
 
-        super().__init__(embed_dims, depths, make_block, drop_path_rate, **kwargs)
+        super().__init__(embed_dims, depths, make_block, **kwargs)
 
 
 TINY, BASE = (96, 192, 384, 768), (128, 256, 512, 1024)

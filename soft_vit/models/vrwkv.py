@@ -138,7 +138,6 @@ class VRWKV(base.PlainModel):
         wide: bool = False,
         pos_img_size: int | None = None,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -149,7 +148,7 @@ class VRWKV(base.PlainModel):
             self.pos_img_size = base.check_image_size(pos_img_size)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, 16, **dd)
         self.init_pos_embed(embed_dim, **dd)
-        (rates,) = base.drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         options: dict[str, Any] = {"out_norm": True} if wide else {}
         self.layers = nn.ModuleList()
         for i, rate in enumerate(rates):

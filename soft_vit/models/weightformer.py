@@ -17,7 +17,7 @@ from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
-from soft_vit.models.base import StagedModel, drop_path_rates
+from soft_vit.models.base import StagedModel
 from soft_vit.ops.layout import Layout
 
 # `register_family` adds the entrypoints.
@@ -72,7 +72,6 @@ class WeightFormer(StagedModel):
         depth: int = 17,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
@@ -80,7 +79,7 @@ class WeightFormer(StagedModel):
         proj = nn.Conv2d(self.in_chans, embed_dim, patch_size, patch_size, **dd)
         self.patch_embed = nn.Sequential(OrderedDict(proj=proj))
         self.init_norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
-        (rates,) = drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         self.blocks = nn.ModuleList(
             WeightFormerBlock(embed_dim, int(mlp_ratio * embed_dim), i % 3 == 1, proj_drop_rate, rate, **dd)
             for i, rate in enumerate(rates)
