@@ -82,12 +82,8 @@ class ConvMlp(nn.Module):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
-
-        def compute(x: Tensor) -> Tensor:
-            x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
-            return self.drop(self.fc2(map_to_tokens(x)))
-
-        return in_image_parts(self, compute, x, x.shape[1] * self.fc1.out_features)
+        x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
+        return self.drop(self.fc2(map_to_tokens(x)))
 
 
 @register_notrace_function

@@ -123,19 +123,3 @@ def shortcut_act(x: Tensor, conv: Any, act: nn.Module | None) -> Tensor:
     if may_read_weight(conv) and conv.can_join(x):
         return conv.joined(x, act)
     return conv(x) if act is None else act(conv(x))
-
-
-class ConvSequence(nn.Sequential):
-    """Layers of maps `[B, C, H, W]`; without gradients, a convolution takes its BatchNorm and activation with it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        layers: list[nn.Module] = list(self)
-        while layers:
-            layer = layers.pop(0)
-            if not isinstance(layer, nn.Conv2d):
-                x = layer(x)
-                continue
-            norm = layers.pop(0) if layers and isinstance(layers[0], nn.BatchNorm2d) else None
-            act = layers.pop(0) if layers and type(layers[0]) in FUSED_ACTS else None
-            x = conv_norm_act(x, layer, norm, act)
-        return x

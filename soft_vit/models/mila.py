@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.embed import channels_last
-from soft_vit.layers.mlp import Mlp, in_image_parts
+from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, device_and_dtype, may_read_weight
 from soft_vit.models.base import Stage, StagedModel, check_stages, pad_to_multiple, register_family
 from soft_vit.ops.layout import Layout
@@ -53,7 +53,7 @@ class ConvDownsample(nn.Module):
 
     def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
         super().__init__()
-        self.hidden = hidden = 4 * out_dim
+        hidden = 4 * out_dim
         self.conv = nn.Sequential(
             ConvNormAct(dim, hidden, kernel_size=1, norm=False, **dd),
             ConvNormAct(hidden, hidden, stride=2, groups=hidden, norm=False, **dd),
@@ -64,9 +64,7 @@ class ConvDownsample(nn.Module):
         # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
         units: Any = self.conv
         if not torch.compiler.is_compiling() or not may_read_weight(units[1].conv):
-            x = pad_to_multiple(x, 2)
-            hidden = self.hidden * x.shape[2] * x.shape[3]
-            return in_image_parts(self, self.conv, x, hidden)
+            return self.conv(pad_to_multiple(x, 2))
         # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
         # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
         widen, reduce, project = units

@@ -18,7 +18,7 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import ConvSequence, ShortcutConv, device_and_dtype
+from soft_vit.layers.plain import ShortcutConv, device_and_dtype
 from soft_vit.models.base import Stage, StagedModel, check_stages, register_family
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
@@ -37,13 +37,13 @@ class ConvStem(nn.Module):
         for i, stride in enumerate((2, 1, 1, 2)):
             layers += [nn.Conv2d(widths[i], widths[i + 1], 3, stride, padding=1, **dd)]
             layers += [nn.BatchNorm2d(widths[i + 1], **dd), nn.GELU()]
-        self.proj = ConvSequence(*layers[:-1])
+        self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(channels_last(x))
 
 
-class Downsample(ConvSequence):
+class Downsample(nn.Sequential):
     """Map `[B, C, H, W]` to `[B, C_out, ceil(H / 2), ceil(W / 2)]`."""
 
     def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
