@@ -127,7 +127,7 @@ def resample_and_check(
     Raises WeightsError for a parameter of another shape outside of the head. MMEngine's non-strict loading would leave
     it random.
     """
-    # A ViT whose attention was swapped is of timm's class.
+    # A ViT is of timm's class, or of a subclass of it.
     resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
     resample(prefix, state_dict, local_metadata.get("options", {}).get("img_size"))
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
