@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act, shortcut_act
+from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act
 from soft_vit.ops.cpu import on_cpu_without_gradients
 
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
@@ -81,9 +81,8 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
-        x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
-        return self.drop(self.fc2(map_to_tokens(x)))
+        x = getattr(self, self.conv_name)(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size))
+        return self.drop(self.fc2(map_to_tokens(self.act(x) if self.has_second_act else x)))
 
 
 @register_notrace_function
