@@ -1,7 +1,6 @@
 """Measure images per second of timm models in eager mode and, in turn with it, in the runtimes of exported files."""
 
 import argparse
-import csv
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -64,12 +63,6 @@ def measure_deploy(
 def _run(run: Callable[[Tensor], Any], parts: Sequence[Tensor]) -> None:
     for images in parts:
         run(images)
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of this command."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def rates_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,6 @@
 """Write the page and the table of a report on a GPU, from what benchmarks/gpu_report.sh has measured so far."""
 
 import argparse
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -11,7 +10,7 @@ import torch
 
 from soft_vit.ops.soft.triton.support import interpreter_unavailable_reason
 from soft_vit.probe.cost import machine_description
-from soft_vit.text_tables import csv_table, markdown_table
+from soft_vit.text_tables import csv_table, markdown_table, read_csv
 from soft_vit.weights.files import write_atomically
 
 FUSED, EAGER, SOFTMAX = "newton-triton", "newton-eager", "softmax"
@@ -104,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
     states = {path.stem: path.read_text().strip() for path in paths}
     logs = {path.stem: (path.with_suffix(".log").read_text(errors="replace").splitlines() or [""]) for path in paths}
     tables = [path.with_suffix(".csv") for path in paths if path.with_suffix(".csv").exists()]
-    figures = {path.stem: list(csv.DictReader(path.open())) for path in tables}
+    figures = {path.stem: read_csv(path) for path in tables}
     command = f"benchmarks/gpu_report.sh OUT{' --dry' * args.dry}"
     head = f"{date.today().isoformat()}; {here}\n\nMade by `{command}`; the same command runs what is not done."
     text = page(head, states, logs, figures)

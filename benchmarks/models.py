@@ -60,7 +60,8 @@ def measure_models(
     square = torch.randn(PEAK_SIDE, PEAK_SIDE, device=device, dtype=dtype)
     timings = []
     for mode in modes:
-        able = [label for label in models if mode == "inference" or _trains(models[label])]
+        trained = [label for label, model in models.items() if any(x.requires_grad for x in model.parameters())]
+        able = trained if mode == "training" else list(models)
         steps = {label: _make_step(mode, label, models[label], img_size, device, dtype, batch_size) for label in able}
         sizes = {**dict.fromkeys(able, batch_size), PEAK: 1}
         steps[PEAK] = partial(torch.mm, square, square)
@@ -70,10 +71,6 @@ def measure_models(
     # Last, because a model that fails has raised an error with its name before.
     flops = {label: count_complexity(model, (1, 3, *img_size)).macs for label, model in models.items()}
     return [replace(timing, flops=flops[timing.target]) for timing in timings]
-
-
-def _trains(model: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _make_step(

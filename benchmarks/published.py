@@ -1,9 +1,9 @@
 """Models with a published top-1 accuracy on ImageNet-1k at 224 pixels, to relate it to their speed."""
 
-import csv
 from pathlib import Path
 from typing import NamedTuple
 
+from soft_vit.text_tables import read_csv
 from soft_vit.weights import load_index
 
 
@@ -21,10 +21,8 @@ OF_TIMM = Path(__file__).with_name("published.csv")
 
 def published() -> dict[str, Published]:
     """Return the figures by model: timm's, and those of the index of weights, the first of each model."""
-    with OF_TIMM.open(newline="") as file:
-        found = {
-            row["model"]: Published(float(row["top1"]), row["kind"], row["source"]) for row in csv.DictReader(file)
-        }
+    rows = read_csv(OF_TIMM)
+    found = {row["model"]: Published(float(row["top1"]), row["kind"], row["source"]) for row in rows}
     for entry in load_index():
         for metric in entry.metrics:
             if metric.name == "top-1" and metric.dataset.startswith("ImageNet-1k") and not entry.model.endswith("_384"):

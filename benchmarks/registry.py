@@ -26,11 +26,6 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def elu_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Linear attention with the features elu + 1."""
-    return linear_attention(elu_features(q), elu_features(k), v)
-
-
 class Graphed:
     """Replays a CUDA graph of a softmax-free operator, without the time that Python takes to launch it.
 
@@ -64,7 +59,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     },
     "newton-triton+graph": Graphed(partial(soft_attention, backend="triton")),
     "softmax": softmax_attention,
-    "linear": elu_attention,
+    "linear": partial(linear_attention, phi=elu_features),
 }
 """Functions of q, v and either k, `[B, H, N, D]`, or bottleneck `[B, H, M, D]`: softmax-free attention as released, by
 default and with each backend, and its baselines."""

@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median, quantiles
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,15 +86,10 @@ def measure(
     counted: names of the steps whose peak memory is measured.
     A step that runs out of memory does not end the measurement of the others.
     """
-    able = {name: step for name, step in steps.items() if unless_out_of_memory(partial(_succeeds, step))}
+    able = {name: step for name, step in steps.items() if unless_out_of_memory(lambda step=step: (step(),))}
     seconds = time_in_turn(able, rounds, device, desc=mode, clock=second_of_two)
     peaks = {name: peak_memory(able[name], device) for name in counted if name in able}
     return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name)) for name in steps]
-
-
-def _succeeds(step: Callable[[], Any]) -> bool:
-    step()
-    return True
 
 
 def time_in_turn(

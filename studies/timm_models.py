@@ -7,7 +7,6 @@ Each model runs on the meta device, which computes nothing, at its own size and 
 softmax and each product with its shapes, also inside fused attention.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from tqdm import tqdm
 
 from benchmarks.timer import log_log_slope
 from soft_vit.cli import ArgumentParser
-from soft_vit.text_tables import csv_table, error_cell, markdown_table
+from soft_vit.text_tables import csv_table, error_cell, markdown_table, read_csv
 from soft_vit.weights.files import write_atomically
 from studies.calls import calls_of, kind_of_softmax
 
@@ -87,10 +86,7 @@ def _row(name: str, **cells: str) -> Row:
 
 def read_rows(path: Path = TABLE) -> dict[str, Row]:
     """Return the rows of a table by model."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {cells["model"]: Row(**cells) for cells in csv.DictReader(file)}
+    return {cells["model"]: Row(**cells) for cells in read_csv(path)} if path.exists() else {}
 
 
 def models_tables(rows: Sequence[Row]) -> list[str]:

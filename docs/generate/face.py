@@ -5,11 +5,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.deploy import read_rows
 from benchmarks.published import Published
 from docs.generate.scatter import read_rates, short
 from soft_vit.export import FORMATS
-from soft_vit.text_tables import markdown_table
+from soft_vit.text_tables import markdown_table, read_csv
 from studies.real import runs
 
 SIDES = ("with softmax", "without")
@@ -25,7 +24,7 @@ def measured_table(speeds: Path, large: Path, models: Mapping[str, Published]) -
     """
     (photo,), (teacher,) = (runs.load(part).values() for part in ("photo", "teacher"))
     kept = runs.load("linearise")[photo["student"]]
-    passes = {row["model"]: row for row in read_rows(large) if float(row["megapixels"]) == MEGAPIXELS}
+    passes = {row["model"]: row for row in read_csv(large) if float(row["megapixels"]) == MEGAPIXELS}
     passed = [passes[name] for name in PASSED]
     rates = read_rates(speeds)
     fashion = [x["metrics"]["accuracy/top1"] for name, x in runs.load("fashion").items() if "soft_plus_pico" in name]

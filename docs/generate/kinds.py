@@ -12,10 +12,11 @@ from pathlib import Path
 from benchmarks.atlas.crossover import QUANTITIES, Crossing, crossing_cell, crossings
 from benchmarks.atlas.groups import measured_with
 from benchmarks.atlas.table import UNSTABLE, Table, read_table
+from docs.generate.docstrings import docstring_markdown
 from docs.generate.masks import kind_row
 from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.layers.choice import FIXED_TOKENS, MIXES_ALL, SHIPPED, choose_attention, shipped_table
-from soft_vit.text_tables import csv_table, docstring_markdown, markdown_table
+from soft_vit.text_tables import csv_table, markdown_table
 from studies.gym import TASKS
 from studies.gym.report import Score, read_cells, scores
 

@@ -27,7 +27,7 @@ from docs.generate.weights import metafile, readme_table
 from docs.generate.zoo import COUNTED, count_model, counted_name, read_counts, zoo_table
 from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.layers.choice import SHIPPED
-from soft_vit.text_tables import csv_table
+from soft_vit.text_tables import csv_table, read_csv
 from soft_vit.weights import load_index
 from soft_vit.weights.files import write_atomically
 from studies.claims import claims_table, load_entries
@@ -90,10 +90,10 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/bags.md": lambda: [bags_table()] if runs.load("bags") else [],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
-    "docs/deploy.md": lambda: [deploy.rates_table(deploy.read_rows(path)) for path in RESULTS.glob("deploy_cpu.csv")],
+    "docs/deploy.md": lambda: [deploy.rates_table(read_csv(path)) for path in RESULTS.glob("deploy_cpu.csv")],
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
-    "docs/large.md": lambda: [large.large_table(deploy.read_rows(path)) for path in RESULTS.glob("large_cpu.csv")],
+    "docs/large.md": lambda: [large.large_table(read_csv(path)) for path in RESULTS.glob("large_cpu.csv")],
     "docs/performance.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
     "docs/use.md": lambda: [places_table()],

@@ -1,6 +1,5 @@
 """Plot published accuracy against measured speed as SVG, and tabulate speeds, from tables of benchmarks."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -10,7 +9,7 @@ from benchmarks.atlas.table import steadiness
 from benchmarks.published import Published
 from benchmarks.timer import Spread
 from docs.generate.svg import dot, picture, text
-from soft_vit.text_tables import markdown_table
+from soft_vit.text_tables import markdown_table, read_csv
 
 COLOURS = {
     "ours": ("#0969da", "#4493f8"),
@@ -29,8 +28,7 @@ Point = tuple[float, float]
 
 def read_rates(path: Path) -> dict[str, Spread]:
     """Return the images per second of inference by model, of a CSV file of `python -m benchmarks models`."""
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["mode"] == "inference" and row["median"]]
+    rows = [row for row in read_csv(path) if row["mode"] == "inference" and row["median"]]
     return {
         row["model"].removesuffix("+capped"): Spread(*(float(row[name]) for name in Spread._fields)) for row in rows
     }

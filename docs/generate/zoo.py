@@ -1,6 +1,5 @@
 """The table of all recorded weights, with published accuracies, counted FLOPs and measured rates."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import timm
 from benchmarks.timer import Spread
 from docs.generate.papers import collection_of
 from docs.generate.scatter import rate_cell
-from soft_vit.text_tables import markdown_table
+from soft_vit.text_tables import markdown_table, read_csv
 from soft_vit.weights import RECORDED_WEIGHTS, Entry
 from studies.calls import calls_of
 
@@ -40,10 +39,7 @@ def count_model(entry: Entry) -> dict[str, str]:
 
 def read_counts(path: Path) -> dict[str, dict[str, str]]:
     """Return the rows of zoo.csv by name, or an empty dictionary if it is missing."""
-    if not path.is_file():
-        return {}
-    with path.open(newline="") as file:
-        return {row["model"]: row for row in csv.DictReader(file)}
+    return {row["model"]: row for row in read_csv(path)} if path.is_file() else {}
 
 
 def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]], rates: Mapping[str, Spread]) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 import griffe
 
-from soft_vit.text_tables import docstring_markdown
+from docs.generate.docstrings import docstring_markdown
 
 
 class Entries(griffe.Extension):

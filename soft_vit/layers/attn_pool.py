@@ -20,16 +20,19 @@ class AttentionPool(nn.Module):
         self.hidden = nn.Linear(dim, dim, device=device, dtype=dtype)
         self.score = nn.Linear(dim, 1, bias=False, device=device, dtype=dtype)
 
-    def weights(self, x: Tensor) -> Tensor:
-        """Return the weights `[B, P, 1]` of sources x `[B, P, C]`: positive, with a sum of one over P."""
-        return self.score(self.hidden(x).relu()).softmax(dim=1)
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the scores `[B, P, 1]` of sources x `[B, P, C]`."""
+        return self.score(self.hidden(x).relu())
 
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.weights(x) * x).sum(dim=1)
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Fuse sources `[B, P, C]` where mask `[B, P]` is True, by default all."""
+        scores = self.scores(x)
+        scores = scores if mask is None else scores.masked_fill(~mask[..., None], -torch.inf)
+        return (scores.softmax(dim=1) * x).sum(dim=1)
 
 
 class GatedAttentionPool(AttentionPool):
-    """`AttentionPool` with `a = softmax_p(c^T (tanh(W h_p + b) * sigmoid(U h_p + d)))`, and with a mask.
+    """`AttentionPool` with `a = softmax_p(c^T (tanh(W h_p + b) * sigmoid(U h_p + d)))`.
 
     Ilse et al. 2018, arXiv 1802.04712, Eq. 9, for bags of instances.
     """
@@ -38,13 +41,8 @@ class GatedAttentionPool(AttentionPool):
         super().__init__(dim, device, dtype)
         self.gate = nn.Linear(dim, dim, device=device, dtype=dtype)
 
-    def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the weights `[B, P, 1]` of sources x `[B, P, C]`, 0 where mask `[B, P]` is False."""
-        scores = self.score(self.hidden(x).tanh() * self.gate(x).sigmoid())
-        return (scores if mask is None else scores.masked_fill(~mask[..., None], -torch.inf)).softmax(dim=1)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return (self.weights(x, mask) * x).sum(dim=1)
+    def scores(self, x: Tensor) -> Tensor:
+        return self.score(self.hidden(x).tanh() * self.gate(x).sigmoid())
 
 
 class StageFusion(nn.Module):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from soft_vit.layers.attention import ATTENTIONS
+from soft_vit.text_tables import read_csv
 
 SHIPPED = Path(__file__).with_name("atlas-fp32-pt2141-cpu-xeon.csv")
 GYM = Path(__file__).with_name("gym.csv")
@@ -146,8 +147,7 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
 @cache
 def gym_scores() -> dict[str, float]:
     """Return the mean accuracy of attention types in the tasks of docs/gym that all of them were trained for."""
-    with GYM.open(encoding="utf-8", newline="") as file:
-        return {row["kind"]: float(row["score"]) for row in csv.DictReader(file)}
+    return {row["kind"]: float(row["score"]) for row in read_csv(GYM)}
 
 
 @cache

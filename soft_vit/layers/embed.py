@@ -106,6 +106,12 @@ def resample_pos_embed(
     return torch.cat([prefix, grid], dim=1) if num_prefix_tokens else grid
 
 
+def replace_parameter(module: nn.Module, name: str, value: Tensor) -> None:
+    """Replace a parameter of a module by a copy of another value, frozen if it is."""
+    old = module.get_parameter(name)
+    setattr(module, name, nn.Parameter(value.detach().clone(), requires_grad=old.requires_grad))
+
+
 def grid_of_positions(
     given: Tensor, own: Tensor, noted: tuple[int, int] | None, num_prefix_tokens: int = 0
 ) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act, shortcut_act
+from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act
 from soft_vit.ops.cpu import on_cpu_without_gradients
 
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
@@ -72,9 +72,8 @@ class ConvMlp(nn.Module):
     conv_name: ClassVar[str] = "dwc"
     has_second_act: ClassVar[bool] = True
 
-    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.fc1 = Linear(dim, hidden_dim, **dd)
         self.act = nn.GELU()
         self.add_module(self.conv_name, ShortcutConv(hidden_dim, **dd))
@@ -82,13 +81,8 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        conv, act = getattr(self, self.conv_name), self.act if self.has_second_act else None
-
-        def compute(x: Tensor) -> Tensor:
-            x = shortcut_act(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size), conv, act)
-            return self.drop(self.fc2(map_to_tokens(x)))
-
-        return in_image_parts(self, compute, x, x.shape[1] * self.fc1.out_features)
+        x = getattr(self, self.conv_name)(tokens_to_map(linear_act(x, self.fc1, self.act), feat_size))
+        return self.drop(self.fc2(map_to_tokens(self.act(x) if self.has_second_act else x)))
 
 
 @register_notrace_function

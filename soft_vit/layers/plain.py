@@ -21,13 +21,18 @@ FUSED_ACTS = {type(None): "none", nn.Identity: "none", nn.ReLU: "relu", nn.GELU:
 FUSED_ACTS[nn.Hardswish] = "hardswish"
 
 
+def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the device and the dtype in the options of a layer or a model, for its layers, which take them as `dd`."""
+    return {name: options.get(name) for name in ("device", "dtype")}
+
+
 def is_plain(layer: Any) -> bool:
     """Return whether a linear layer or a convolution is torch's or this module's, and its weight a parameter.
 
     Adapters and parametrizations change the class; pruning, weight norm and quantization change the type of the weight.
     Fake tensors stand for parameters where memory is counted; an exported model calls its layers.
     """
-    if type(layer) not in (nn.Linear, Linear, nn.Conv2d, ShortcutConv) or torch.compiler.is_exporting():
+    if type(layer) not in (nn.Linear, Linear, nn.Conv2d) or torch.compiler.is_exporting():
         return False
     return type(layer.weight) in (nn.Parameter, FakeTensor)
 
@@ -75,11 +80,6 @@ def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None 
     if type(norm) is nn.BatchNorm2d:
         statistics: Any = norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
         weight, bias = fuse_conv_bn_weights(weight, bias, *statistics)
-    return _convolve(x, conv, weight, bias, act)
-
-
-def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn.Module | None) -> Tensor:
-    """Return `act` of a convolution as conv, but with this weight and bias, in one pass without gradients."""
     exact = getattr(act, "approximate", "none") == "none"
     if type(act) in FUSED_ACTS and exact and not conv.training and can_fuse_linear(x, weight):
         return fused_conv(x, weight, bias, conv.stride, conv.padding, conv.groups, FUSED_ACTS[type(act)])
@@ -89,48 +89,10 @@ def _convolve(x: Tensor, conv: Any, weight: Tensor, bias: Tensor | None, act: nn
 
 @register_notrace_module
 class ShortcutConv(nn.Conv2d):
-    """`x + conv(x)` of a map `[B, C, H, W]` with a depthwise convolution that keeps its size.
+    """`x + conv(x)` of a map `[B, C, H, W]` with a 3 x 3 depthwise convolution."""
 
-    kernel_size: odd.
-    """
-
-    def __init__(self, dim: int, kernel_size: int = 3, device=None, dtype=None) -> None:
-        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim, device=device, dtype=dtype)
+    def __init__(self, dim: int, **dd: Any) -> None:
+        super().__init__(dim, dim, 3, padding=1, groups=dim, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.joined(x, None) if self.can_join(x) else x + super().forward(x)
-
-    def can_join(self, x: Tensor) -> bool:
-        """Return whether one more at the centre of each kernel may be the shortcut."""
-        # In bf16, one plus a weight would be rounded to fewer bits than the weight.
-        in_float32 = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        return in_float32 and is_plain(self) and is_eager(x) and x.device.type == "cpu"
-
-    def joined(self, x: Tensor, act: nn.Module | None) -> Tensor:
-        """Return `act(x + conv(x))`."""
-        side = self.kernel_size[0] // 2
-        weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), (side,) * 4)
-        return _convolve(x, self, weight, self.bias, act)
-
-
-def shortcut_act(x: Tensor, conv: Any, act: nn.Module | None) -> Tensor:
-    """Return `act(conv(x))` of a `ShortcutConv`, without gradients in one pass."""
-    if may_read_weight(conv) and conv.can_join(x):
-        return conv.joined(x, act)
-    return conv(x) if act is None else act(conv(x))
-
-
-class ConvSequence(nn.Sequential):
-    """Layers of maps `[B, C, H, W]`; without gradients, a convolution takes its BatchNorm and activation with it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        layers: list[nn.Module] = list(self)
-        while layers:
-            layer = layers.pop(0)
-            if not isinstance(layer, nn.Conv2d):
-                x = layer(x)
-                continue
-            norm = layers.pop(0) if layers and isinstance(layers[0], nn.BatchNorm2d) else None
-            act = layers.pop(0) if layers and type(layers[0]) in FUSED_ACTS else None
-            x = conv_norm_act(x, layer, norm, act)
-        return x
+        return x + super().forward(x)

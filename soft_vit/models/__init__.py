@@ -4,27 +4,8 @@
 of the models of other authors. `model_name` returns the name of a pyramid.
 """
 
-from typing import Any
-
-from soft_vit.models import (
-    ca_deit,
-    care,
-    efficientvit,
-    flatten,
-    inline,
-    mavit,
-    mila,
-    polaformer,
-    ravlt,
-    vig,
-    vil,
-    vit3,
-    vmamba,
-    vrwkv,
-    vssd,
-    weightformer,
-)
-from soft_vit.models.ca_deit import *  # noqa: F403 - the entrypoints, which register_models lists in __all__
+from soft_vit.models.base import FAMILY_MODELS
+from soft_vit.models.ca_deit import *  # noqa: F403 - the entrypoints, which register_named lists in __all__
 from soft_vit.models.care import *  # noqa: F403 - as above
 from soft_vit.models.efficientvit import *  # noqa: F403 - as above
 from soft_vit.models.flatten import *  # noqa: F403 - as above
@@ -47,25 +28,5 @@ from soft_vit.models.vssd import *  # noqa: F403 - as above
 from soft_vit.models.weightformer import *  # noqa: F403 - as above
 from soft_vit.weights.load import checkpoint_filter_fn
 from soft_vit.weights.read import load_weights
-
-FAMILY_MODELS: dict[str, dict[str, Any]] = {
-    **ca_deit.CA_DEIT_MODELS,
-    **care.CARE_MODELS,
-    **efficientvit.EFFICIENTVIT_MODELS,
-    **flatten.FLATTEN_MODELS,
-    **inline.INLINE_MODELS,
-    **mavit.MAVIT_MODELS,
-    **mila.MILA_MODELS,
-    **polaformer.POLAFORMER_MODELS,
-    **ravlt.RAVLT_MODELS,
-    **vig.VIG_MODELS,
-    **vil.VIL_MODELS,
-    **vit3.VIT3_MODELS,
-    **vmamba.VMAMBA_MODELS,
-    **vrwkv.VRWKV_MODELS,
-    **vssd.VSSD_MODELS,
-    **weightformer.WEIGHTFORMER_MODELS,
-}
-"""Arguments of each named model of other authors."""
 
 __all__ = ["FAMILY_MODELS", "SwapReport", "checkpoint_filter_fn", "fold_batch_norm", "load_weights", "swap_attention"]

@@ -1,7 +1,7 @@
 """timm's contract for models of a stem, stages, a norm and a head: the base of the SOFT pyramid and of all families.
 
-A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, `default_cfgs`, and the call of
-`register_models`. `mila.py` is a short example.
+A family is one file: its layers, a subclass of `StagedModel`, a table of arguments, and the call of `register_family`.
+`mila.py` is a short example.
 
 Letters: B batch, C channels, H x W a map, P prefix tokens, N tokens of a map.
 """
@@ -23,7 +23,7 @@ from timm.models._input import update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers.attention import name_hint
-from soft_vit.layers.embed import grid_of_positions, resample_pos_embed, tokens_to_map
+from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
@@ -33,6 +33,8 @@ from soft_vit.weights.load import resample_vit
 from soft_vit.weights.spec import options_of
 
 MIN_IMAGE_SIDE = 32
+FAMILY_MODELS: dict[str, Mapping[str, Any]] = {}
+"""Arguments of each named model of other authors."""
 
 
 class UnknownOptionError(TypeError, ValueError):
@@ -77,12 +79,6 @@ def require_known(name: str) -> None:
         return
     hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
     raise ValueError(f"The model name must be one that timm knows, got {name!r}; {hint}")
-
-
-def drop_path_rates(rate: float, depths: Sequence[int]) -> list[list[float]]:
-    """Return the drop-path rates of the blocks of every stage, rising linearly from 0 to rate."""
-    steps = max(sum(depths) - 1, 1)
-    return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
 
 
 @register_notrace_function
@@ -131,7 +127,7 @@ def resample_and_check(
     Raises WeightsError for a parameter of another shape outside of the head. MMEngine's non-strict loading would leave
     it random.
     """
-    # A ViT whose attention was swapped is of timm's class.
+    # A ViT is of timm's class, or of a subclass of it.
     resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
     resample(prefix, state_dict, local_metadata.get("options", {}).get("img_size"))
     heads = getattr(model, "pretrained_cfg", {}).get("classifier") or "head"
@@ -176,9 +172,8 @@ class Stage(nn.Module):
 def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
     """Resample the position embedding of a stage, and the weights of its attentions for one map, to another map."""
     if stage.pos_embed is not None:
-        with torch.no_grad():
-            pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
-        stage.pos_embed = nn.Parameter(pos_embed.clone(), requires_grad=stage.pos_embed.requires_grad)
+        pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
+        replace_parameter(stage, "pos_embed", pos_embed)
     stage.grid_size = grid_size
     for block in stage.blocks:
         getattr(block, "resize", block.attn.resize)(grid_size)
@@ -197,6 +192,7 @@ class StagedModel(nn.Module):
     num_features: channels that the head takes, by default those of the last stage.
     global_pool: `avg` (mean over the map), or the empty string for no pooling.
     drop_rate: dropout before the head.
+    drop_path_rate: of the last block, see `drop_path_rates`.
     """
 
     stages_name: ClassVar[str] = "layers"
@@ -226,6 +222,9 @@ class StagedModel(nn.Module):
     channel_dim: ClassVar[int] = 1
     """Dimension of the channels in the result of `forward_features`."""
 
+    rounds_up: bool = True
+    """Whether sides of maps are those of the image over the strides, rounded up; otherwise rounded down."""
+
     global_pools: ClassVar[tuple[str, ...]] = ("avg", "")
     output_formats: ClassVar[tuple[str, ...]] = ("NCHW", "NHWC")
 
@@ -243,6 +242,7 @@ class StagedModel(nn.Module):
         num_features: int | None = None,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         device=None,
         dtype=None,
     ) -> None:
@@ -258,9 +258,10 @@ class StagedModel(nn.Module):
             for i, (dim, reduction) in enumerate(zip(embed_dims, self.reductions, strict=True))
         ]
         self.head_drop = nn.Dropout(drop_rate)
+        self.drop_path_rate = drop_path_rate
         self.head: nn.Module
         if not self.head_last:
-            self.add_heads(device, dtype)
+            self.add_heads(device=device, dtype=dtype)
         add_img_size_hooks(self)
 
     @property
@@ -273,16 +274,23 @@ class StagedModel(nn.Module):
         """Channels that the head takes."""
         return self.num_features
 
-    def add_heads(self, device=None, dtype=None) -> None:
+    def drop_path_rates(self, depths: Sequence[int]) -> list[list[float]]:
+        """Return the drop-path rates of the blocks of every stage, rising linearly from 0 to that of the model."""
+        rate, steps = self.drop_path_rate, max(sum(depths) - 1, 1)
+        return [[rate * (sum(depths[:i]) + j) / steps for j in range(depth)] for i, depth in enumerate(depths)]
+
+    def add_heads(self, **dd: Any) -> None:
         """Add a head for the classes of the model under each of the `head_names`."""
         for name in self.head_names:
-            self.add_module(name, self.make_head(self.num_classes, device=device, dtype=dtype))
+            self.add_module(name, self.make_head(self.num_classes, **dd))
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
-        return nn.Linear(self.num_features, num_classes, device=device, dtype=dtype)
+    def make_head(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a `classifier`, or an Identity for 0 classes."""
+        return self.classifier(num_classes, **dd) if num_classes > 0 else nn.Identity()
+
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return what gives logits, by default a linear layer of `[B, num_features]`."""
+        return nn.Linear(self.num_features, num_classes, **dd)
 
     def init_weights(self, needs_reset: bool = True) -> None:
         """Draw random weights: truncated normal (0.02) for linear layers, torch's defaults for others.
@@ -332,8 +340,10 @@ class StagedModel(nn.Module):
         update_model_input_size(self, img_size)
 
     def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        """Return the map sizes (H, W) of the stages for an image size, rounded up."""
-        return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+        """Return the map sizes (H, W) of the stages for an image size."""
+        if self.rounds_up:
+            return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
+        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
         """Return the number of positions, with prefix tokens, of each position embedding for an image size."""
@@ -508,8 +518,8 @@ class PlainModel(StagedModel):
     pos_img_size: tuple[int, int] | None = None
     pos_embed: nn.Parameter
 
-    def init_pos_embed(self, dim: int, device=None, dtype=None) -> None:
-        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, device=device, dtype=dtype))
+    def init_pos_embed(self, dim: int, **dd: Any) -> None:
+        self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, **dd))
 
     def pos_grid(self, img_size: tuple[int, int] | None = None) -> tuple[int, int]:
         """Return the map (H, W) of the embedding of a model for images of that size, by default this model."""
@@ -529,8 +539,7 @@ class PlainModel(StagedModel):
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         old, new = self.pos_grid(), self.pos_grid(img_size)
         if old != new:
-            pos_embed = resample_pos_embed(self.pos_embed.detach(), old, new, mode="bicubic").clone()
-            self.pos_embed = nn.Parameter(pos_embed, requires_grad=self.pos_embed.requires_grad)
+            replace_parameter(self, "pos_embed", resample_pos_embed(self.pos_embed, old, new, mode="bicubic"))
         super().set_input_size(img_size)
 
     def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
@@ -585,22 +594,6 @@ def make_default_cfgs(names: Iterable[str], cfg: Callable[[str], Mapping[str, An
     return generate_default_cfgs({**recorded, **{name: dict(cfg(name)) for name in names if name not in with_weights}})
 
 
-def create_staged(
-    cls: type[nn.Module],
-    name: str,
-    pretrained: bool,
-    arguments: Mapping[str, Any],
-    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
-    **kwargs: Any,
-) -> nn.Module:
-    """Build the model that is registered as name, as timm's entrypoints do; kwargs override its arguments.
-
-    feature_indices: stages that `features_only` returns by default.
-    """
-    feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
-    return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=arguments, **kwargs)
-
-
 def register_named(name: str, create: Callable[..., nn.Module]) -> None:
     """Register `create(name, pretrained, **kwargs)` with timm as the entrypoint of a name, in the module of create."""
 
@@ -613,20 +606,36 @@ def register_named(name: str, create: Callable[..., nn.Module]) -> None:
 
 
 def register_models(
-    cls: type[nn.Module],
-    models: Mapping[str, Mapping[str, Any]],
-    prefix: str = "",
-    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+    cls: type[nn.Module], models: Mapping[str, Mapping[str, Any]], feature_indices: int | Sequence[int] = (0, 1, 2, 3)
 ) -> None:
-    """Register a class with timm under those names of models, with their arguments, that begin with prefix.
+    """Register a class with timm under the names of models, with their arguments.
 
     feature_indices: stages that `features_only` returns by default.
     """
 
     def create(name: str, pretrained: bool, **kwargs: Any) -> nn.Module:
-        return create_staged(cls, name, pretrained, models[name], feature_indices, **kwargs)
+        # timm changes this dictionary.
+        feature_cfg = dict(out_indices=feature_indices, feature_cls="getter")
+        return build_model(cls, name, pretrained, feature_cfg=feature_cfg, arguments=models[name], **kwargs)
 
     create.__module__ = cls.__module__
     for name in models:
-        if name.startswith(prefix):
-            register_named(name, create)
+        register_named(name, create)
+
+
+def register_family(
+    cls: type[nn.Module],
+    models: Mapping[str, Mapping[str, Any]],
+    feature_indices: int | Sequence[int] = (0, 1, 2, 3),
+    cfg: Callable[[str], dict[str, Any]] = lambda name: {},
+    **common: Any,
+) -> None:
+    """Register models of a family as `register_models` does, and their configurations as the module's `default_cfgs`.
+
+    cfg: returns entries of `imagenet_cfg` by the name of a model. common: those of all models.
+    """
+    FAMILY_MODELS.update(models)
+    module: Any = sys.modules[cls.__module__]
+    cfgs = make_default_cfgs(models, lambda name: imagenet_cfg(**common, **cfg(name)))
+    module.default_cfgs = {**getattr(module, "default_cfgs", {}), **cfgs}
+    register_models(cls, models, feature_indices)

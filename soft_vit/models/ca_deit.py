@@ -10,11 +10,11 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.circulant import CirculantAttention
-from soft_vit.models.base import imagenet_cfg, make_default_cfgs, register_models
+from soft_vit.models.base import register_family
 from soft_vit.models.vit3 import PatchEmbed, ViTTT, ViTTTBlock
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["CADeiT"]
 
 
@@ -41,10 +41,8 @@ class CADeiT(ViTTT):
 
     embed_class = WholePatchEmbed
     block_class = CADeiTBlock
+    rounds_up = False
     adapter = Adapter({"blocks.*.attn.gate.0.*": "blocks.*.attn.gate.*", "**": "**"})
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
 
 CA_DEIT_MODELS: dict[str, dict[str, Any]] = {
@@ -53,8 +51,4 @@ CA_DEIT_MODELS: dict[str, dict[str, Any]] = {
     "ca_deit_base": dict(embed_dim=768),
 }
 
-default_cfgs = make_default_cfgs(
-    CA_DEIT_MODELS, lambda name: imagenet_cfg(paper_ids="arXiv:2512.21542", pool_size=(14, 14))
-)
-
-register_models(CADeiT, CA_DEIT_MODELS, feature_indices=3)
+register_family(CADeiT, CA_DEIT_MODELS, feature_indices=3, paper_ids="arXiv:2512.21542", pool_size=(14, 14))

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, merge_heads, split_heads, split_parts
-from soft_vit.layers.plain import may_read_weight
+from soft_vit.layers.plain import device_and_dtype, may_read_weight
 from soft_vit.models import base
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import elu_features, linear_attention
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["CARE"]
 
 
@@ -45,7 +45,7 @@ class UnprojectedAttention(Attention):
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         # A convolution, as released.
-        self.qk = nn.Conv2d(dim, 2 * dim, 1, device=options.get("device"), dtype=options.get("dtype"))
+        self.qk = nn.Conv2d(dim, 2 * dim, 1, **device_and_dtype(options))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return linear_attention(q, k, v, layout, eps=1e-6, phi=elu_features)
@@ -171,6 +171,7 @@ class CARE(base.StagedModel):
     head_names = ("head", "dist_head")
     dist_head: nn.Module
     init_convs = True
+    rounds_up = False
     adapter = Adapter(RELEASED_NAMES)
 
     def __init__(
@@ -180,19 +181,16 @@ class CARE(base.StagedModel):
         num_heads: Sequence[int] = (0, 0, 2, 2),
         ratios: Sequence[tuple[int, int]] = ((2, 2), (2, 4), (4, 4), (4, 4)),
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=[heads + 1 for heads in num_heads])
-        super().__init__([*embed_dims[:-1], ratios[-1][1] * embed_dims[-1]], **kwargs, **dd)
+        super().__init__([*embed_dims[:-1], ratios[-1][1] * embed_dims[-1]], **kwargs)
         self.distilled_training = False
         dim, stages = embed_dims[0], []
         self.stem = nn.Sequential(nn.Conv2d(self.in_chans, dim, 4, 4, **dd), nn.BatchNorm2d(dim, **dd))
         last = sum(depths)
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             before, dim, blocks = dim, embed_dims[i], []
             for rate in rates:
                 last -= 1
@@ -203,11 +201,10 @@ class CARE(base.StagedModel):
         self.norm = nn.Identity()
         self.init_weights(needs_reset=False)
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a LayerNorm and a linear classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        fc = super().make_head(num_classes, device, dtype)
-        norm = nn.LayerNorm(self.num_features, eps=1e-6, device=device, dtype=dtype)
-        return nn.Sequential(OrderedDict(norm=norm, fc=fc)) if num_classes > 0 else fc
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a LayerNorm and a linear classifier of `[B, num_features]`."""
+        norm = nn.LayerNorm(self.num_features, eps=1e-6, **dd)
+        return nn.Sequential(OrderedDict(norm=norm, fc=super().classifier(num_classes, **dd)))
 
     def get_classifier(self) -> Any:
         """Return the linear classifiers of both heads."""
@@ -216,9 +213,6 @@ class CARE(base.StagedModel):
     def set_distilled_training(self, enable: bool = True) -> None:
         """Return the logits of both heads in training, as timm's distilled models do."""
         self.distilled_training = enable
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         return self.stem(x)
@@ -243,9 +237,5 @@ CARE_MODELS: dict[str, dict[str, Any]] = {
     "care_s2": dict(_DEEP, ratios=((4, 4),) * 4, embed_dims=(32, 64, 192, 384), num_heads=(0, 0, 3, 3)),
 }
 
-_HEADS = ("head.fc", "dist_head.fc")
-default_cfgs = base.make_default_cfgs(
-    CARE_MODELS, lambda name: base.imagenet_cfg(first_conv="stem.0", classifier=_HEADS, paper_ids="arXiv:2411.16170")
-)
-
-base.register_models(CARE, CARE_MODELS)
+HEADS = ("head.fc", "dist_head.fc")
+base.register_family(CARE, CARE_MODELS, first_conv="stem.0", classifier=HEADS, paper_ids="arXiv:2411.16170")

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from soft_vit.layers import ConvNormAct
 from soft_vit.layers.embed import channels_last, interpolate_maps
 from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models import base
 from soft_vit.ops.linear import relu_features
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.sizes import same_size
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["EfficientViTSAM", "EfficientViTSeg"]
 
 # Added to the sum of weights of a token; one whose queries are all negative has none. timm adds 1e-5.
@@ -54,10 +55,8 @@ class Conv(ConvNormAct):
         *,
         gelu: bool = False,
         eps: float = 1e-5,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         super().__init__(in_chans, out_chans, stride, kernel_size, groups, bias, norm=not bias, act=False, **dd)
         if act:
             self.act = nn.GELU("tanh") if gelu else nn.Hardswish(inplace=True)  # type: ignore[assignment]
@@ -139,9 +138,9 @@ class ReLUAttention(nn.Module):
     convolutions gather, a depthwise one of kernel_size and one of the D channels of each.
     """
 
-    def __init__(self, conv: MakeConv, dim: int, head_dim: int, kernel_size: int, device=None, dtype=None) -> None:
+    def __init__(self, conv: MakeConv, dim: int, head_dim: int, kernel_size: int, **dd: Any) -> None:
         super().__init__()
-        options: dict[str, Any] = {"bias": False, "device": device, "dtype": dtype}
+        options: dict[str, Any] = {"bias": False, **dd}
         self.head_dim = head_dim
         self.qkv = ConvNormAct(dim, 3 * dim, 1, 1, norm=False, act=False, **options)
         gather = nn.Conv2d(3 * dim, 3 * dim, kernel_size, padding=kernel_size // 2, groups=3 * dim, **options)
@@ -238,28 +237,25 @@ class EfficientViT(base.StagedModel):
         kernel_size: int = 5,
         gelu: bool = False,
         eps: float = 1e-5,
-        drop_path_rate: float = 0.0,
         *,
         num_classes: int = 0,
         global_pool: str = "",
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         stem_depth, *depths = depths
         self.conv: MakeConv = partial(Conv, gelu=gelu, eps=eps)
         self.neck_options = dict(neck, in_channels=widths[1:])
         features = round(neck["channels"] * (neck.get("out_expand") or 1))
         options: dict[str, Any] = dict(num_classes=num_classes, global_pool=global_pool, num_features=features)
-        super().__init__(widths[1:], **options, **kwargs, **dd)
+        super().__init__(widths[1:], **options, **kwargs)
         self.adapter = make_adapter(self.prefix, gelu, bool(neck.get("out_expand")))
         conv = partial(self.conv, **dd)
         self.stem = named(in_conv=conv(self.in_chans, widths[0], 3, 2))
         for i in range(stem_depth):
             self.stem.add_module(f"res{i}", Residual((double if gelu else separable)(conv, widths[0])))
         self.stages = nn.ModuleList()
-        rates = base.drop_path_rates(drop_path_rate, [depth + 1 for depth in depths])
+        rates = self.drop_path_rates([depth + 1 for depth in depths])
         for dim, out, (kind, first, expand), (_, *others) in zip(widths[:-1], widths[1:], stages, rates, strict=True):
             blocks: list[nn.Module] = [named(main=BLOCKS[kind](conv, dim, out, first, stride=2))]
             for rate in others:
@@ -273,8 +269,8 @@ class EfficientViT(base.StagedModel):
         if num_classes > 0 or not self.neck_of_head:
             self.neck = self.make_neck(**dd)
 
-    def make_neck(self, device=None, dtype=None) -> MapFusion:
-        return MapFusion(**self.neck_options, conv=partial(self.conv, device=device, dtype=dtype))
+    def make_neck(self, **dd: Any) -> MapFusion:
+        return MapFusion(**self.neck_options, conv=partial(self.conv, **dd))
 
     # Each stage hands on all maps so far.
 
@@ -297,11 +293,9 @@ class EfficientViTSeg(EfficientViT):
     Without classes, there is no head at all, and the model returns the map of the last stage.
     """
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a classifier of the pixels of a map, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
-        return nn.Conv2d(self.num_features, num_classes, 1, device=device, dtype=dtype)
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a classifier of the pixels of a map."""
+        return nn.Conv2d(self.num_features, num_classes, 1, **dd)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier alone; without classes, remove all behind the stages."""
@@ -328,11 +322,11 @@ class EfficientViTSAM(EfficientViT):
     prefix = "image_encoder."
     neck_of_head = False
 
-    def __init__(self, *args: Any, device=None, dtype=None, **kwargs: Any) -> None:
-        super().__init__(*args, device=device, dtype=dtype, **kwargs)
-        dim = self.num_features
-        self.out = Conv(dim, dim, bias=True, act=False, device=device, dtype=dtype)
-        self.norm = LayerNorm2d(dim, eps=1e-6, device=device, dtype=dtype)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        dim, dd = self.num_features, device_and_dtype(kwargs)
+        self.out = Conv(dim, dim, bias=True, act=False, **dd)
+        self.norm = LayerNorm2d(dim, eps=1e-6, **dd)
 
     def forward_norm(self, x: Any, norm: bool = True) -> Tensor:
         x = super().forward_norm(x, norm)
@@ -389,7 +383,7 @@ def _sam(backbone: str, depth: int, expand: float = 1) -> dict[str, Any]:
     return dict(BACKBONES[backbone], neck=neck, eps=1e-6)
 
 
-EFFICIENTVIT_MODELS: dict[str, dict[str, Any]] = {
+SEG_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_seg_b0_cityscapes": _seg("b0", 19, 32, 1, out_expand=4),
     "efficientvit_seg_b1_cityscapes": _seg("b1", 19, 64, out_expand=4),
     "efficientvit_seg_b2_cityscapes": _seg("b2", 19, 96, out_expand=4),
@@ -401,34 +395,32 @@ EFFICIENTVIT_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_seg_b3_ade20k": _seg("b3", 150, 128),
     "efficientvit_seg_l1_ade20k": _seg("l1", 150, 128, block="fused", out_expand=8),
     "efficientvit_seg_l2_ade20k": _seg("l2", 150, 128, block="fused", out_expand=8),
+}
+SAM_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_sam_l0": _sam("l0", 4),
     "efficientvit_sam_l1": _sam("l1", 8),
     "efficientvit_sam_l2": _sam("l2", 12),
+}
+# With five stages.
+SAM_XL_MODELS: dict[str, dict[str, Any]] = {
     "efficientvit_sam_xl0": _sam("xl0", 6, 4),
     "efficientvit_sam_xl1": _sam("xl1", 12, 4),
 }
 
 
-def _cfg(name: str) -> dict[str, Any]:
-    arguments = EFFICIENTVIT_MODELS[name]
-    size = (1024, 2048) if name.endswith("cityscapes") else (1024, 1024) if "_xl" in name else (512, 512)
-    stride = 2 ** len(arguments["widths"])
-    return base.imagenet_cfg(
-        num_classes=arguments.get("num_classes", 0),
-        input_size=(3, *size),
-        pool_size=(size[0] // stride, size[1] // stride),
-        crop_pct=1.0,
-        interpolation="bilinear" if "_sam_" in name else "bicubic",
-        paper_ids="arXiv:2402.05008" if "_sam_" in name else "arXiv:2205.14756",
-        first_conv="stem.in_conv.conv",
-        classifier=None if "_sam_" in name else "head",
-    )
+def _seg_cfg(name: str) -> dict[str, Any]:
+    size = (1024, 2048) if name.endswith("cityscapes") else (512, 512)
+    pool_size, classes = (size[0] // 32, size[1] // 32), SEG_MODELS[name]["num_classes"]
+    return dict(num_classes=classes, input_size=(3, *size), pool_size=pool_size, paper_ids="arXiv:2205.14756")
 
 
-default_cfgs = base.make_default_cfgs(EFFICIENTVIT_MODELS, _cfg)
+def _sam_cfg(name: str) -> dict[str, Any]:
+    side = 1024 if "_xl" in name else 512
+    sizes = dict(input_size=(3, side, side), pool_size=(16, 16))
+    return dict(sizes, num_classes=0, interpolation="bilinear", paper_ids="arXiv:2402.05008", classifier=None)
 
-base.register_models(EfficientViTSeg, EFFICIENTVIT_MODELS, prefix="efficientvit_seg_")
-base.register_models(EfficientViTSAM, EFFICIENTVIT_MODELS, prefix="efficientvit_sam_l")
-base.register_models(
-    EfficientViTSAM, EFFICIENTVIT_MODELS, prefix="efficientvit_sam_xl", feature_indices=(0, 1, 2, 3, 4)
-)
+
+COMMON: dict[str, Any] = dict(crop_pct=1.0, first_conv="stem.in_conv.conv")
+base.register_family(EfficientViTSeg, SEG_MODELS, cfg=_seg_cfg, **COMMON)
+base.register_family(EfficientViTSAM, SAM_MODELS, cfg=_sam_cfg, **COMMON)
+base.register_family(EfficientViTSAM, SAM_XL_MODELS, feature_indices=(0, 1, 2, 3, 4), cfg=_sam_cfg, **COMMON)

@@ -5,11 +5,10 @@ attention is in `soft_vit/layers/attention/focused.py`.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from soft_vit.layers.attention.focused import FlattenAttention
-from soft_vit.models.base import make_default_cfgs, register_models
+from soft_vit.models.base import register_family
 from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
@@ -29,7 +28,7 @@ class FLattenSwin(Swin):
     attention = FlattenAttention
 
 
-FLATTEN_MODELS: dict[str, dict[str, Any]] = {
+PVT_MODELS: dict[str, dict[str, Any]] = {
     **{f"flatten_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
     "flatten_pvt_v2_b0": dict(PVT_SIZES["tiny"], overlap=True, embed_dims=(32, 64, 160, 256)),
     "flatten_pvt_v2_b1": dict(PVT_SIZES["tiny"], overlap=True),
@@ -37,10 +36,8 @@ FLATTEN_MODELS: dict[str, dict[str, Any]] = {
     "flatten_pvt_v2_b3": dict(PVT_SIZES["medium"], overlap=True),
     "flatten_pvt_v2_b4": dict(PVT_SIZES["large"], overlap=True),
     "flatten_pvt_v2_b5": dict(PVT_SIZES["large"], overlap=True, depths=(3, 6, 40, 3), mlp_ratios=(4, 4, 4, 4)),
-    **{f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
 }
+SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}
 
-default_cfgs = make_default_cfgs(FLATTEN_MODELS, partial(swin_cfg, paper_ids="arXiv:2308.00442"))
-
-register_models(FLattenPVT, FLATTEN_MODELS, prefix="flatten_pvt")
-register_models(FLattenSwin, FLATTEN_MODELS, prefix="flatten_swin")
+register_family(FLattenPVT, PVT_MODELS, cfg=swin_cfg, paper_ids="arXiv:2308.00442")
+register_family(FLattenSwin, SWIN_MODELS, cfg=swin_cfg, paper_ids="arXiv:2308.00442")

@@ -7,7 +7,7 @@ attention is in `soft_vit/layers/attention/inline.py`.
 from typing import Any
 
 from soft_vit.layers.attention.inline import InLineAttention
-from soft_vit.models.base import make_default_cfgs, register_models
+from soft_vit.models.base import register_family
 from soft_vit.models.pvt import PVT, PVT_SIZES
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 from soft_vit.models.vit import AttentionViT
@@ -39,32 +39,28 @@ class InLineDeiT(AttentionViT):
     adapter = Adapter({name: name for name in DEIT_NAMES})
 
 
-# The released models are narrower than DeiT's of the same names.
-_DEIT = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
-INLINE_MODELS: dict[str, dict[str, Any]] = {
-    **{f"inline_pvt_{size}": dict(arguments, num_heads=(2, 4, 10, 16)) for size, arguments in PVT_SIZES.items()},
+PVT_MODELS = {f"inline_pvt_{size}": dict(sizes, num_heads=(2, 4, 10, 16)) for size, sizes in PVT_SIZES.items()}
+SWIN_MODELS = {
     "inline_swin_tiny": dict(SWIN_SIZES["tiny"], linear_blocks=(2, 2, 6, 0)),
     "inline_swin_small": SWIN_SIZES["small"],
     "inline_swin_base": dict(SWIN_SIZES["base"], linear_blocks=(2, 2, 2, 0)),
     "inline_swin_base_384": dict(SWIN_SIZES["base_384"], linear_blocks=(2, 2, 2, 0)),
-    "inline_deit_tiny": dict(_DEIT, embed_dim=192, num_heads=6),
-    "inline_deit_small": dict(_DEIT, embed_dim=320, num_heads=10),
-    "inline_deit_base": dict(_DEIT, embed_dim=384, num_heads=12),
+}
+# The released models are narrower than DeiT's of the same names.
+DEIT: dict[str, Any] = dict(attention="inline", class_token=True, dynamic_img_size=True, depth=12)
+DEIT_MODELS = {
+    "inline_deit_tiny": dict(DEIT, embed_dim=192, num_heads=6),
+    "inline_deit_small": dict(DEIT, embed_dim=320, num_heads=10),
+    "inline_deit_base": dict(DEIT, embed_dim=384, num_heads=12),
 }
 
-_DEIT_SIDES = {"inline_deit_small": 288, "inline_deit_base": 448}
+
+def _deit_cfg(name: str) -> dict[str, Any]:
+    side = {"inline_deit_small": 288, "inline_deit_base": 448}.get(name, 224)
+    return dict(swin_cfg(name), input_size=(3, side, side), pool_size=None)
 
 
-def _cfg(name: str) -> dict[str, Any]:
-    cfg = swin_cfg(name, paper_ids="arXiv:2412.06590")
-    if "deit" not in name:
-        return cfg
-    side = _DEIT_SIDES.get(name, 224)
-    return dict(cfg, input_size=(3, side, side), pool_size=None)
-
-
-default_cfgs = make_default_cfgs(INLINE_MODELS, _cfg)
-
-register_models(InLinePVT, INLINE_MODELS, prefix="inline_pvt")
-register_models(InLineSwin, INLINE_MODELS, prefix="inline_swin")
-register_models(InLineDeiT, INLINE_MODELS, prefix="inline_deit", feature_indices=3)
+PAPER = "arXiv:2412.06590"
+register_family(InLinePVT, PVT_MODELS, cfg=swin_cfg, paper_ids=PAPER)
+register_family(InLineSwin, SWIN_MODELS, cfg=swin_cfg, paper_ids=PAPER)
+register_family(InLineDeiT, DEIT_MODELS, feature_indices=3, cfg=_deit_cfg, paper_ids=PAPER)

@@ -7,10 +7,10 @@ RAVLT with another linear attention and a wider layer before the head.
 from typing import Any
 
 from soft_vit.layers.attention.mala import MALAttention
-from soft_vit.models.base import imagenet_cfg, make_default_cfgs, register_models
+from soft_vit.models.base import register_family
 from soft_vit.models.ravlt import RAVLT, RAVLT_MODELS
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["MAViT"]
 
 
@@ -25,8 +25,4 @@ MAVIT_MODELS: dict[str, dict[str, Any]] = {
     for name, arguments in RAVLT_MODELS.items()
 }
 
-default_cfgs = make_default_cfgs(
-    MAVIT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")
-)
-
-register_models(MAViT, MAVIT_MODELS)
+register_family(MAViT, MAVIT_MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2507.00698")

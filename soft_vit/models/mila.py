@@ -18,33 +18,24 @@ from torch import Tensor, nn
 from soft_vit.layers import ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mila import MilaAttention
 from soft_vit.layers.embed import channels_last
-from soft_vit.layers.mlp import Mlp, in_image_parts
-from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, may_read_weight
-from soft_vit.models.base import (
-    Stage,
-    StagedModel,
-    check_stages,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    pad_to_multiple,
-    register_models,
-)
+from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.plain import Linear, ShortcutConv, conv_norm_act, device_and_dtype, may_read_weight
+from soft_vit.models.base import Stage, StagedModel, check_stages, pad_to_multiple, register_family
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["MILA"]
 
 
 class Stem(nn.Module):
     """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by convolutions, two of them with a shortcut."""
 
-    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, dim: int, **dd: Any) -> None:
         super().__init__()
         half = dim // 2
-        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv1 = ConvNormAct(in_chans, half, stride=2, **unit)
         self.conv2 = nn.Sequential(ConvNormAct(half, half, **unit), ConvNormAct(half, half, act=False, **unit))
         self.conv3 = nn.Sequential(
@@ -60,10 +51,9 @@ class Stem(nn.Module):
 class ConvDownsample(nn.Module):
     """Map `[B, dim, H, W]` to `[B, out_dim, ceil(H / 2), ceil(W / 2)]` by an inverted bottleneck."""
 
-    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
         super().__init__()
-        self.hidden = hidden = 4 * out_dim
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        hidden = 4 * out_dim
         self.conv = nn.Sequential(
             ConvNormAct(dim, hidden, kernel_size=1, norm=False, **dd),
             ConvNormAct(hidden, hidden, stride=2, groups=hidden, norm=False, **dd),
@@ -74,9 +64,7 @@ class ConvDownsample(nn.Module):
         # Pad first, as the released dense models do: the first convolution turns zeros into its bias.
         units: Any = self.conv
         if not torch.compiler.is_compiling() or not may_read_weight(units[1].conv):
-            x = pad_to_multiple(x, 2)
-            hidden = self.hidden * x.shape[2] * x.shape[3]
-            return in_image_parts(self, self.conv, x, hidden)
+            return self.conv(pad_to_multiple(x, 2))
         # In a graph for any size, pad every side by one: the strided convolution does not reach the added strip where
         # a side is even. The symbolic sizes are then as simple as those of a convolution alone.
         widen, reduce, project = units
@@ -90,10 +78,9 @@ class MILABlock(nn.Module):
     """Gated attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
         self.in_proj = Linear(dim, dim, **dd)
@@ -145,6 +132,7 @@ class MILA(StagedModel):
     adapter = Adapter({"**.rope.rotations": None, "**": "**"}, computed=partial(rotations, name="attn.rope.rotations"))
 
     stem_class: ClassVar[Any] = Stem
+    downsample_class: ClassVar[Any] = ConvDownsample
     block_class: ClassVar[Any] = MILABlock
     norm_class: ClassVar[Any] = LayerNorm2d
 
@@ -155,23 +143,24 @@ class MILA(StagedModel):
         num_heads: Sequence[int] = (2, 4, 8, 16),
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
+        super().__init__(embed_dims, **kwargs)
         self.patch_embed = self.stem_class(self.in_chans, embed_dims[0], **dd)
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
-            common = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
-            blocks = [self.block_class(embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
-            downsample = ConvDownsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
+        for i, rates in enumerate(self.drop_path_rates(depths)):
+            last, common = i + 1 == len(depths), dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
+            blocks = [self.make_block(last, embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
+            downsample = None if last else self.downsample_class(*embed_dims[i : i + 2], **dd)
             self.layers.append(Stage(blocks, downsample))
         self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
+
+    def make_block(self, last: bool, dim: int, num_heads: int, **options: Any) -> nn.Module:
+        """Return a block of the last stage or of another one."""
+        return self.block_class(dim, num_heads, **options)
 
 
 MILA_MODELS: dict[str, dict[str, Any]] = {
@@ -180,8 +169,4 @@ MILA_MODELS: dict[str, dict[str, Any]] = {
     "mlla_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 6, 21, 6), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = make_default_cfgs(
-    MILA_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")
-)
-
-register_models(MILA, MILA_MODELS)
+register_family(MILA, MILA_MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2405.16605")

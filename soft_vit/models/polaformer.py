@@ -5,11 +5,9 @@ attention is in `soft_vit/layers/attention/polaformer.py`.
 """
 
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from soft_vit.layers.attention.polaformer import PolaFormerAttention
-from soft_vit.models.base import make_default_cfgs, register_models
+from soft_vit.models.base import register_family
 from soft_vit.models.pvt import PVT, PVT_SIZES, unused_norm
 from soft_vit.models.swin import SWIN_SIZES, Swin, swin_cfg
 
@@ -30,12 +28,6 @@ class PolaFormerSwin(Swin):
     adapter = replace(Swin.adapter, projections=(("qkvg",), ("qkv", "g")))
 
 
-POLAFORMER_MODELS: dict[str, dict[str, Any]] = {
-    **{f"pola_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
-    **{f"pola_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()},
-}
-
-default_cfgs = make_default_cfgs(POLAFORMER_MODELS, partial(swin_cfg, paper_ids="arXiv:2501.15061"))
-
-register_models(PolaFormerPVT, POLAFORMER_MODELS, prefix="pola_pvt")
-register_models(PolaFormerSwin, POLAFORMER_MODELS, prefix="pola_swin")
+for _cls, _name, _sizes in ((PolaFormerPVT, "pvt", PVT_SIZES), (PolaFormerSwin, "swin", SWIN_SIZES)):
+    _models = {f"pola_{_name}_{size}": arguments for size, arguments in _sizes.items()}
+    register_family(_cls, _models, cfg=swin_cfg, paper_ids="arXiv:2501.15061")

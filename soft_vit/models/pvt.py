@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
 from soft_vit.layers.mlp import in_image_parts
-from soft_vit.layers.plain import Linear, conv_norm_act
+from soft_vit.layers.plain import Linear, conv_norm_act, device_and_dtype
 from soft_vit.layers.recompute import checkpoint
-from soft_vit.models.base import Stage, StagedModel, check_stages, drop_path_rates, init_conv
+from soft_vit.models.base import Stage, StagedModel, check_stages, init_conv
 from soft_vit.weights.adapter import Adapter
 
 
@@ -28,11 +28,8 @@ class PatchEmbed(nn.Module):
     pre_norm: apply a LayerNorm before the convolution too.
     """
 
-    def __init__(
-        self, in_chans: int, dim: int, stride: int, overlap: bool, pre_norm: bool, device=None, dtype=None
-    ) -> None:
+    def __init__(self, in_chans: int, dim: int, stride: int, overlap: bool, pre_norm: bool, **dd: Any) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         kernel, padding = (2 * stride - 1, stride - 1) if overlap else (stride, 0)
         self.pre_norm = LayerNorm2d(in_chans, eps=1e-6, **dd) if pre_norm else nn.Identity()
         self.proj = nn.Conv2d(in_chans, dim, kernel, stride, padding, **dd)
@@ -57,13 +54,12 @@ class TokenStage(Stage):
         downsample: nn.Module | None,
         grid_size: tuple[int, int],
         pos_dim: int | None = None,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__(blocks, downsample)
         self.grid_size = grid_size
         shape = (1, grid_size[0] * grid_size[1], pos_dim or 0)
-        self.pos_embed = nn.Parameter(torch.empty(shape, device=device, dtype=dtype)) if pos_dim else None
+        self.pos_embed = nn.Parameter(torch.empty(shape, **dd)) if pos_dim else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -84,9 +80,8 @@ class TokenStage(Stage):
 class ConvMlp(nn.Module):
     """`fc2(gelu(dwconv(fc1(x))))` of PVTv2, on tokens `[B, N, C]`; dwconv is a depthwise convolution."""
 
-    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.fc1 = Linear(dim, hidden_dim, **dd)
         self.dwconv = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim, **dd)
         self.act = nn.GELU()
@@ -104,11 +99,9 @@ class ConvMlp(nn.Module):
 class ConvMlpBlock(PreNormBlock):
     """The block of PVTv2, whose MLP has a depthwise 3 x 3 convolution of the hidden map."""
 
-    def __init__(
-        self, dim: int, attn: Attention, *, mlp_ratio: float, proj_drop: float, device=None, dtype=None, **kwargs: Any
-    ) -> None:
-        dd = {"device": device, "dtype": dtype}
-        super().__init__(dim, attn, mlp_ratio=mlp_ratio, proj_drop=proj_drop, **kwargs, **dd)
+    def __init__(self, dim: int, attn: Attention, *, mlp_ratio: float, proj_drop: float, **kwargs: Any) -> None:
+        dd = device_and_dtype(kwargs)
+        super().__init__(dim, attn, mlp_ratio=mlp_ratio, proj_drop=proj_drop, **kwargs)
         self.mlp = ConvMlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)  # type: ignore[assignment]
 
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
@@ -173,21 +166,18 @@ class PVT(StagedModel):
         mlp_ratios: Sequence[float] = (8, 8, 4, 4),
         overlap: bool = False,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, mlp_ratios=mlp_ratios)
-        super().__init__(embed_dims, **kwargs, **dd)
-        self.overlap = overlap
+        super().__init__(embed_dims, **kwargs)
+        self.overlap = self.rounds_up = overlap
         self.patch_embed = PatchEmbed(self.in_chans, embed_dims[0], 4, overlap, pre_norm=False, **dd)
         block_class = ConvMlpBlock if overlap else PreNormBlock
         grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         stages = []
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             dim, blocks = embed_dims[i], []
             for rate in rates:
                 attn = self.attention(dim, num_heads[i], feat_size=grids[i], **common)
@@ -206,8 +196,3 @@ class PVT(StagedModel):
         for module in self.modules():
             if self.overlap and isinstance(module, nn.Conv2d):
                 init_conv(module)
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        if self.overlap:
-            return super().grids(img_size)
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]

@@ -54,11 +54,9 @@ class PyramidStage(nn.Module):
         class_token: bool = False,
         pos_drop: float = 0.0,
         reversible: bool = False,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.grid_size = grid_size
         self.num_prefix_tokens = int(class_token)
         self.reversible = reversible
@@ -246,8 +244,9 @@ class PyramidViT(base.StagedModel):
         if bottleneck_img_size is not None and num_bottleneck is None:
             raise ValueError(f"bottleneck_img_size must be None without num_bottleneck, got {bottleneck_img_size}.")
 
-        common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **dd)
-        super().__init__(embed_dims, num_classes=num_classes, drop_rate=drop_rate, **common)
+        rates = {"drop_rate": drop_rate, "drop_path_rate": drop_path_rate}
+        common: dict[str, Any] = dict(img_size=img_size, in_chans=in_chans, global_pool=global_pool, **rates, **dd)
+        super().__init__(embed_dims, num_classes=num_classes, **common)
         counted_size = base.check_image_size(bottleneck_img_size or self.img_size)
         self.bottleneck_img_size = counted_size if num_bottleneck else None
         self.attention = attentions
@@ -255,7 +254,7 @@ class PyramidViT(base.StagedModel):
         counted_grids = self.grids(counted_size)
 
         stages = []
-        for i, block_rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
+        for i, block_rates in enumerate(self.drop_path_rates(depths)):
             dim, feat_size = embed_dims[i], counted_grids[i] if "num_bottleneck" in options[i] else grids[i]
             block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
             blocks: list[Block] = []

@@ -18,55 +18,46 @@ from soft_vit.layers.attention.base import Attention
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention, GatedRotarySoftmaxAttention
 from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import ConvSequence, ShortcutConv
-from soft_vit.models.base import (
-    Stage,
-    StagedModel,
-    check_stages,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    register_models,
-)
+from soft_vit.layers.plain import ShortcutConv, device_and_dtype
+from soft_vit.models.base import Stage, StagedModel, check_stages, register_family
 from soft_vit.ops.rotary import rotary_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["RAVLT"]
 
 
 class ConvStem(nn.Module):
     """Map images `[B, C_in, H, W]` to `[B, embed_dim, H / 4, W / 4]` by four convolutions, two of stride 2."""
 
-    def __init__(self, in_chans: int, embed_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, embed_dim: int, **dd: Any) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         widths = (in_chans, embed_dim // 2, embed_dim // 2, embed_dim // 2, embed_dim)
         layers: list[nn.Module] = []
         for i, stride in enumerate((2, 1, 1, 2)):
             layers += [nn.Conv2d(widths[i], widths[i + 1], 3, stride, padding=1, **dd)]
             layers += [nn.BatchNorm2d(widths[i + 1], **dd), nn.GELU()]
-        self.proj = ConvSequence(*layers[:-1])
+        self.proj = nn.Sequential(*layers[:-1])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(channels_last(x))
 
 
-class Downsample(ConvSequence):
+class Downsample(nn.Sequential):
     """Map `[B, C, H, W]` to `[B, C_out, ceil(H / 2), ceil(W / 2)]`."""
 
-    def __init__(self, dim: int, out_dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, **dd: Any) -> None:
         super().__init__()
-        self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, device=device, dtype=dtype)
-        self.norm = nn.BatchNorm2d(out_dim, device=device, dtype=dtype)
+        self.reduction = nn.Conv2d(dim, out_dim, 3, 2, padding=1, **dd)
+        self.norm = nn.BatchNorm2d(out_dim, **dd)
 
 
 class TokenNorm(nn.Module):
     """Return a map `[B, C, H, W]` as tokens `[B, N, C]`, normalised by a LayerNorm."""
 
-    def __init__(self, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, **dd: Any) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(dim, eps=1e-6, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(dim, eps=1e-6, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(map_to_tokens(x))
@@ -83,17 +74,9 @@ class Block(nn.Module):
     """A depthwise convolution for positions, attention and an MLP, each with a shortcut, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self,
-        dim: int,
-        attn: GatedRotaryAttention,
-        mlp_ratio: float,
-        layer_scale: float,
-        drop_path: float,
-        device=None,
-        dtype=None,
+        self, dim: int, attn: GatedRotaryAttention, mlp_ratio: float, layer_scale: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.layer_scale = layer_scale
         self.pos = ShortcutConv(dim, **dd)
         self.norm1 = TokenNorm(dim, **dd)
@@ -156,18 +139,15 @@ class RAVLT(StagedModel):
         mlp_ratio: float = 3.5,
         proj_width: int = 1024,
         layer_scale: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, layer_scale=layer_scale)
-        super().__init__(embed_dims, num_features=proj_width, **kwargs, **dd)
+        super().__init__(embed_dims, num_features=proj_width, **kwargs)
         self.patch_embed = ConvStem(self.in_chans, embed_dims[0], **dd)
         grids = self.grids(self.img_size)
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             attention = self.linear_attention if i < 2 else GatedRotarySoftmaxAttention
             blocks = []
             for rate in rates:
@@ -208,8 +188,4 @@ RAVLT_MODELS: dict[str, dict[str, Any]] = {
     ),
 }
 
-default_cfgs = make_default_cfgs(
-    RAVLT_MODELS, lambda name: imagenet_cfg(first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")
-)
-
-register_models(RAVLT, RAVLT_MODELS)
+register_family(RAVLT, RAVLT_MODELS, first_conv="patch_embed.proj.0", paper_ids="arXiv:2411.07635")

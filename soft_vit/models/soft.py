@@ -6,14 +6,14 @@ Lu et al., "SOFT: Softmax-free Transformer with Linear Complexity", NeurIPS 2021
 import logging
 from typing import Any
 
-from timm.models import PretrainedCfg
+from timm.models import DefaultCfg, PretrainedCfg
 from torch import nn
 
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import base
 from soft_vit.models.pyramid import PyramidViT
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
-from soft_vit.weights.build import SOURCES
+from soft_vit.weights.build import SOURCES, build_model
 
 # `register_named` adds the entrypoints.
 __all__ = ["PYRAMID_MODELS", "PYRAMID_SIZES", "model_name"]
@@ -40,23 +40,19 @@ def _timm_name(attention: str, size: str) -> str:
 
 
 def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
+    """Return the arguments of the pyramids with an attention type by name."""
     sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
-    return {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
-
-
-def _pyramid_models() -> dict[str, dict[str, Any]]:
-    models = {name: arguments for attention in ATTENTIONS for name, arguments in _pyramids(attention).items()}
-    for size, arguments in PYRAMID_SIZES.items():
+    models = {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+    if attention == "soft_plus":
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
         own = dict(stage4="soft_plus", class_token=False, global_pool="avg", max_bottleneck=(7, 7))
-        models[f"soft_plus_{size}"].update(own)
-        models[f"soft_{size}_pure"] = dict(arguments, attention="soft", stage4="soft")
-        models[f"soft_norm_{size}_pure"] = dict(arguments, attention="soft_norm", stage4="soft")
-    return models
+        return {name: {**arguments, **own} for name, arguments in models.items()}
+    pure = {f"{name}_pure": dict(arguments, stage4="soft") for name, arguments in models.items()}
+    return models | (pure if attention in SOFT else {})
 
 
-PYRAMID_MODELS = _pyramid_models()
+PYRAMID_MODELS: dict[str, dict[str, Any]] = {}
 """Arguments of every named model of the pyramid."""
 PyramidViT.variants = PYRAMID_MODELS
 
@@ -83,7 +79,7 @@ def _cfg(name: str) -> dict[str, Any]:
     )
 
 
-default_cfgs = base.make_default_cfgs(PYRAMID_MODELS, _cfg)
+default_cfgs: dict[str, DefaultCfg] = {}
 
 
 def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
@@ -95,7 +91,8 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
         else:
             # Without weights, not the default tag, which has the classes, image size and normalisation of its weights.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
-    return base.create_staged(PyramidViT, name, pretrained, PYRAMID_MODELS[name], **kwargs)
+    feature_cfg = dict(out_indices=(0, 1, 2, 3), feature_cls="getter")
+    return build_model(PyramidViT, name, pretrained, feature_cfg=feature_cfg, arguments=PYRAMID_MODELS[name], **kwargs)
 
 
 def _with_weights(name: str, attention: str | None) -> str:
@@ -113,14 +110,14 @@ def _with_weights(name: str, attention: str | None) -> str:
     return normalised
 
 
-for _name in PYRAMID_MODELS:
-    base.register_named(_name, _create_pyramid)
-
-
 def register_pyramids(attention: str) -> None:
-    """Register the pyramids with an attention type that is not the package's."""
+    """Register the pyramids with an attention type."""
     models = _pyramids(attention)
     PYRAMID_MODELS.update(models)
     default_cfgs.update(base.make_default_cfgs(models, _cfg))
     for name in models:
         base.register_named(name, _create_pyramid)
+
+
+for _kind in ATTENTIONS:
+    register_pyramids(_kind)

@@ -27,7 +27,9 @@ from timm.models.swin_transformer import (
 from torch import Tensor, nn
 
 from soft_vit.layers import PreNormBlock
-from soft_vit.models.base import StagedModel, check_stages, drop_path_rates, imagenet_cfg, pad_to_multiple
+from soft_vit.layers.embed import replace_parameter
+from soft_vit.layers.plain import device_and_dtype
+from soft_vit.models.base import StagedModel, check_stages, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
 from soft_vit.weights.adapter import Adapter
 
@@ -49,12 +51,11 @@ SWIN_SIZES: dict[str, dict[str, Any]] = {
 """Arguments of the sizes of Swin."""
 
 
-def swin_cfg(name: str, **kwargs: Any) -> dict[str, Any]:
-    """Return timm's configuration of a model, for images of 384 pixels if its name ends in _384."""
-    side = 384 if name.endswith("_384") else 224
-    crop_pct = 1.0 if side == 384 else 0.875
-    shape = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
-    return imagenet_cfg(**shape, crop_pct=crop_pct, crop_mode="squash", **kwargs)
+def swin_cfg(name: str) -> dict[str, Any]:
+    """Return entries of timm's configuration of a model, for images of 384 pixels if its name ends in _384."""
+    side, crop_pct = (384, 1.0) if name.endswith("_384") else (224, 0.875)
+    sizes = dict(input_size=(3, side, side), pool_size=(side // 32, side // 32))
+    return dict(sizes, crop_pct=crop_pct, crop_mode="squash")
 
 
 def linear_window(feat_size: Size, window: int) -> Size:
@@ -130,8 +131,7 @@ class SoftmaxWindows(WindowAttention):
     def resize(self, feat_size: Size) -> None:
         """Resample the biases to windows of another size."""
         table = self.relative_position_bias_table
-        resampled = self.resample(table.detach(), feat_size).clone()
-        self.relative_position_bias_table = nn.Parameter(resampled, requires_grad=table.requires_grad)
+        replace_parameter(self, "relative_position_bias_table", self.resample(table, feat_size))
         self.window_size, self.window_area = feat_size, feat_size[0] * feat_size[1]
         self.relative_position_index = get_relative_position_index(*feat_size, device=table.device)
 
@@ -250,21 +250,18 @@ class Swin(StagedModel):
         linear_blocks: Sequence[int] = (2, 2, 0, 0),
         window_size: int = 56,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
+        super().__init__(embed_dims, **kwargs)
         self.patch_embed = PaddedPatchEmbed(self.in_chans, embed_dims[0], 4, overlap=False, pre_norm=False, **dd)
         self.window_size = window_size
         grids = self.grids(self.img_size)
         common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
         softmax_window = max(7, window_size // 8)
         stages = []
-        for i, rates in enumerate(drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             dim, heads = embed_dims[i], num_heads[i]
             blocks: list[WindowBlock] = []
             for j, rate in enumerate(rates):

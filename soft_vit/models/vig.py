@@ -15,13 +15,13 @@ from timm.layers import register_notrace_module, trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.gla import GatedLinearAttention
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vmamba import MixerBlock, MixerPyramid, reduction
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["ViG", "ViGH"]
 
 
@@ -90,19 +90,16 @@ class ViG(base.PlainModel):
         num_heads: int = 3,
         act: bool = False,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [16] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [16] * depth, **kwargs)
         half = embed_dim // 2
         first, last = reduction(self.in_chans, half, size=9, stride=8, **dd), reduction(half, embed_dim, **dd)
         self.patch_embed = nn.Sequential()
         self.patch_embed.add_module("proj", nn.Sequential(*first, nn.SiLU(), *last))
         self.init_pos_embed(embed_dim, **dd)
-        (rates,) = base.drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         # The released code halves the mean of both directions once more in evaluation.
         common: dict[str, Any] = dict(plain=True, drop=proj_drop_rate, act=act, scale=0.25, dd=dd)
         self.blocks = nn.ModuleList(make_block(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
@@ -144,18 +141,15 @@ class ViGH(MixerPyramid):
         depths: Sequence[int] = (2, 2, 5, 2),
         num_heads: Sequence[int] = (3, 6, 12, 24),
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
 
         def block(stage: int, rate: float) -> nn.Module:
             return make_block(embed_dims[stage], num_heads[stage], False, proj_drop_rate, rate, dd)
 
-        super().__init__(embed_dims, depths, block, drop_path_rate, **kwargs, **dd)
+        super().__init__(embed_dims, depths, block, **kwargs)
 
 
 PLAIN_MODELS: dict[str, dict[str, Any]] = {
@@ -169,16 +163,8 @@ PYRAMID_MODELS: dict[str, dict[str, Any]] = {
     "vig_h_small": dict(depths=(2, 2, 17, 2)),
     "vig_h_base": dict(depths=(2, 2, 17, 2), embed_dims=(128, 256, 512, 1024), num_heads=(4, 8, 16, 32)),
 }
-VIG_MODELS = PLAIN_MODELS | PYRAMID_MODELS
 
-
-def _cfg(name: str) -> dict[str, Any]:
-    plain = dict(first_conv="patch_embed.proj.0", pool_size=(14, 14))
-    body = plain if name in PLAIN_MODELS else dict(first_conv="patch_embed.0")
-    return base.imagenet_cfg(paper_ids="arXiv:2405.18425", **body)
-
-
-default_cfgs = base.make_default_cfgs(VIG_MODELS, _cfg)
-
-base.register_models(ViG, PLAIN_MODELS, feature_indices=3)
-base.register_models(ViGH, PYRAMID_MODELS)
+PAPER = "arXiv:2405.18425"
+PLAIN_CFG: dict[str, Any] = dict(first_conv="patch_embed.proj.0", pool_size=(14, 14))
+base.register_family(ViG, PLAIN_MODELS, feature_indices=3, paper_ids=PAPER, **PLAIN_CFG)
+base.register_family(ViGH, PYRAMID_MODELS, paper_ids=PAPER, first_conv="patch_embed.0")

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.mlstm import MLSTMAttention, ResidualLayerNorm
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["ViL"]
 
 PATCH = 16
@@ -71,11 +71,10 @@ class ResidualLayerNorm2d(ResidualLayerNorm):
 class ViLBlock(base.SingleBlock):
     """An mLSTM layer with a shortcut, on maps `[B, C, H, W]`; options: of the layer."""
 
-    def __init__(self, dim: int, bias: bool, drop_path: float, device=None, dtype=None, **options: Any) -> None:
+    def __init__(self, dim: int, bias: bool, drop_path: float, **options: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.norm = ResidualLayerNorm(dim, bias=bias, **dd)
-        self.layer = MLSTMAttention(dim, bias=bias, **options, **dd)
+        self.norm = ResidualLayerNorm(dim, bias=bias, **device_and_dtype(options))
+        self.layer = MLSTMAttention(dim, bias=bias, **options)
         self.drop_path = DropPath(drop_path)
 
     def apply_layers(self, x: Tensor) -> Tensor:
@@ -106,12 +105,9 @@ class ViL(base.PlainModel):
         stride: int = PATCH,
         global_pool: str = "ends",
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         if version not in (1, 2):
             raise ValueError(f"version must be 1 or 2, got {version}.")
         if stride not in (PATCH, PATCH // 2):
@@ -119,11 +115,11 @@ class ViL(base.PlainModel):
         # Before the base makes the head.
         self.version = version
         self.adapter = ADAPTERS[version]
-        super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs, **dd)
+        super().__init__([embed_dim] * depth, [stride] * depth, global_pool=global_pool, **kwargs)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, PATCH, stride, **dd)
         self.init_pos_embed(embed_dim, **dd)
         options: dict[str, Any] = dict(num_heads=num_heads, bias=version == 2, conv1d=version == 1)
-        options |= dict(proj_drop=proj_drop_rate, drop_path=drop_path_rate)
+        options |= dict(proj_drop=proj_drop_rate, drop_path=self.drop_path_rate)
         self.blocks = nn.ModuleList(
             ViLBlock(embed_dim, direction="backward" if i % 2 else "forward", **options, **dd) for i in range(depth)
         )
@@ -163,11 +159,8 @@ class ViL(base.PlainModel):
         """Channels of pooled features."""
         return self.num_features * (2 if self.version == 2 and self.global_pool else 1)
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a LayerNorm and a linear classifier of pooled features, or an Identity for 0 classes."""
-        if num_classes <= 0:
-            return nn.Identity()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a LayerNorm and a linear classifier of pooled features."""
         width, eps = self.head_hidden_size, 1e-5 if self.version == 2 else 1e-6
         layers = dict(norm=nn.LayerNorm(width, eps=eps, **dd), fc=Linear(width, num_classes, **dd))
         return nn.Sequential(OrderedDict(layers))
@@ -216,11 +209,5 @@ VIL_MODELS: dict[str, dict[str, Any]] = {
     "vil_base": dict(embed_dim=768, version=1),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VIL_MODELS,
-    lambda name: base.imagenet_cfg(
-        paper_ids="arXiv:2406.04303", pool_size=(14, 14), crop_pct=1.0, classifier="head.fc"
-    ),
-)
-
-base.register_models(ViL, VIL_MODELS, feature_indices=3)
+CFG: dict[str, Any] = dict(pool_size=(14, 14), crop_pct=1.0, classifier="head.fc")
+base.register_family(ViL, VIL_MODELS, feature_indices=3, paper_ids="arXiv:2406.04303", **CFG)

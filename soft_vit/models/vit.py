@@ -4,7 +4,7 @@ Dosovitskiy et al., "An Image is Worth 16x16 Words", arXiv 2010.11929; sizes of 
 Tokens are mixed by attention alone, so a comparison of these models compares attentions.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import timm.models.vision_transformer as timm_vit
@@ -19,9 +19,8 @@ from soft_vit.layers.mlp import Mlp
 from soft_vit.layers.vit_attention import BLOCK_ARGUMENTS, ViTAttention, attn_layer
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter
-from soft_vit.weights.load import resample_vit
 
-# `register_models` adds the entrypoints.
+# `register_vits` adds the entrypoints.
 __all__ = ["VIT_MODELS", "AttentionViT", "vit_name"]
 
 VIT_SIZES = {
@@ -106,12 +105,6 @@ class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # Gri
     def to_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of this model under the released names, see `Adapter`; ValueError if it has none."""
         return self.adapter.to_released(state, self)
-
-    def resample_state(
-        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
-    ) -> None:
-        """See `resample_vit`."""
-        resample_vit(self, prefix, weights, img_size)
 
 
 default_cfgs: dict[str, DefaultCfg] = {}

@@ -17,19 +17,11 @@ from soft_vit.layers import Attention, ConvNormAct, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ttt import TTTAttention
 from soft_vit.layers.embed import channels_last
 from soft_vit.layers.mlp import ConvMlp, Mlp
-from soft_vit.layers.plain import ShortcutConv
-from soft_vit.models.base import (
-    SingleBlock,
-    StagedModel,
-    drop_path_rates,
-    imagenet_cfg,
-    make_default_cfgs,
-    pad_to_multiple,
-    register_models,
-)
+from soft_vit.layers.plain import ShortcutConv, device_and_dtype
+from soft_vit.models.base import SingleBlock, StagedModel, pad_to_multiple, register_family
 from soft_vit.models.mila import MILA, rotations
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["HViTTT", "ViTTT"]
 
 
@@ -39,12 +31,10 @@ class PatchEmbed(nn.Module):
     stride: of the patches, which overlap if it is less than patch_size, its default.
     """
 
-    def __init__(
-        self, in_chans: int, dim: int, patch_size: int, stride: int | None = None, device=None, dtype=None
-    ) -> None:
+    def __init__(self, in_chans: int, dim: int, patch_size: int, stride: int | None = None, **dd: Any) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_chans, dim, patch_size, stride or patch_size, device=device, dtype=dtype)
+        self.proj = nn.Conv2d(in_chans, dim, patch_size, stride or patch_size, **dd)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(pad_to_multiple(x, self.patch_size))
@@ -53,10 +43,10 @@ class PatchEmbed(nn.Module):
 class ConvStem(nn.Module):
     """Map images `[B, in_chans, H, W]` to `[B, dim, H / 4, W / 4]` by five convolutions."""
 
-    def __init__(self, in_chans: int, dim: int, device=None, dtype=None) -> None:
+    def __init__(self, in_chans: int, dim: int, **dd: Any) -> None:
         super().__init__()
         half = dim // 2
-        unit: dict[str, Any] = dict(bias=False, device=device, dtype=dtype)
+        unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv = nn.Sequential(
             ConvNormAct(in_chans, half, stride=2, **unit),
             ConvNormAct(half, half, **unit),
@@ -85,11 +75,9 @@ class ViTTTBlock(SingleBlock):
         drop_path: float,
         conv: bool = True,
         eps: float = 1e-5,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.conv = conv
         self.cpe = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, eps=eps, **dd)
@@ -130,15 +118,12 @@ class ViTTT(StagedModel):
         num_heads: int = 6,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
         self.patch_embed = self.embed_class(self.in_chans, embed_dim, patch_size, **dd)
-        (rates,) = drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         common: dict[str, Any] = dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, conv=False, eps=1e-6, **dd)
         self.blocks = nn.ModuleList(self.block_class(embed_dim, num_heads, drop_path=rate, **common) for rate in rates)
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
@@ -154,22 +139,17 @@ class HViTTT(MILA):
     adapter = replace(MILA.adapter, computed=partial(rotations, name="rope.rotations"))
 
 
-VIT3_MODELS: dict[str, dict[str, Any]] = {
+PLAIN_MODELS: dict[str, dict[str, Any]] = {
     "vittt_tiny": dict(embed_dim=192, depth=12, num_heads=6),
     "vittt_small": dict(embed_dim=384, depth=12, num_heads=6),
     "vittt_base": dict(embed_dim=768, depth=12, num_heads=12),
+}
+PYRAMID_MODELS: dict[str, dict[str, Any]] = {
     "h_vittt_tiny": dict(embed_dims=(64, 128, 320, 512), depths=(1, 3, 9, 4), num_heads=(2, 4, 10, 16)),
     "h_vittt_small": dict(embed_dims=(64, 128, 320, 512), depths=(2, 6, 18, 8), num_heads=(2, 4, 10, 16)),
     "h_vittt_base": dict(embed_dims=(96, 192, 448, 640), depths=(2, 6, 18, 8), num_heads=(3, 6, 14, 20)),
 }
 
-
-def _cfg(name: str) -> dict[str, Any]:
-    body = dict(first_conv="patch_embed.conv.0.conv") if name.startswith("h_") else dict(pool_size=(14, 14))
-    return imagenet_cfg(paper_ids="arXiv:2512.01643", **body)
-
-
-default_cfgs = make_default_cfgs(VIT3_MODELS, _cfg)
-
-register_models(ViTTT, VIT3_MODELS, prefix="vittt", feature_indices=3)
-register_models(HViTTT, VIT3_MODELS, prefix="h_vittt")
+PAPER = "arXiv:2512.01643"
+register_family(ViTTT, PLAIN_MODELS, feature_indices=3, paper_ids=PAPER, pool_size=(14, 14))
+register_family(HViTTT, PYRAMID_MODELS, paper_ids=PAPER, first_conv="patch_embed.conv.0.conv")

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.ssm import SSMAttention
 from soft_vit.layers.mlp import Mlp
+from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models import base
 from soft_vit.weights.adapter import Adapter, from_conv
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VMamba"]
 
 
@@ -85,18 +86,15 @@ class MixerPyramid(base.StagedModel):
         embed_dims: Sequence[int],
         depths: Sequence[int],
         make_block: Callable[[int, float], nn.Module],
-        drop_path_rate: float,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(embed_dims, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__(embed_dims, **kwargs)
         half, none = embed_dims[0] // 2, nn.Identity()
         stem = reduction(self.in_chans, half, none, **dd), reduction(half, embed_dims[0], none, **dd)
         self.patch_embed = nn.Sequential(*stem[0], none, nn.GELU(), *stem[1])
         self.layers = nn.ModuleList()
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
+        for i, rates in enumerate(self.drop_path_rates(depths)):
             blocks, downsample = [make_block(i, rate) for rate in rates], None
             if i + 1 < len(depths):
                 downsample = nn.Sequential(none, *reduction(embed_dims[i], embed_dims[i + 1], none, **dd))
@@ -126,12 +124,9 @@ class VMamba(MixerPyramid):
         ssm_ratio: int = 1,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         base.check_stages(depths, embed_dims=embed_dims)
 
         def make_block(stage: int, rate: float) -> nn.Module:
@@ -140,7 +135,7 @@ class VMamba(MixerPyramid):
             mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop_rate, **dd)
             return MixerBlock(nn.LayerNorm(dim, **dd), attn, nn.LayerNorm(dim, **dd), mlp, rate)
 
-        super().__init__(embed_dims, depths, make_block, drop_path_rate, **kwargs, **dd)
+        super().__init__(embed_dims, depths, make_block, **kwargs)
 
 
 TINY, BASE = (96, 192, 384, 768), (128, 256, 512, 1024)
@@ -154,8 +149,4 @@ VMAMBA_MODELS: dict[str, dict[str, Any]] = {
     "vmamba_base_s1l20": dict(embed_dims=BASE, depths=(2, 2, 20, 2)),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VMAMBA_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.0", paper_ids="arXiv:2401.10166")
-)
-
-base.register_models(VMamba, VMAMBA_MODELS)
+base.register_family(VMamba, VMAMBA_MODELS, first_conv="patch_embed.0", paper_ids="arXiv:2401.10166")

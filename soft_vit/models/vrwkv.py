@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.rwkv import RWKVAttention, mixed, ramp, shift_quarters
 from soft_vit.layers.attention.rwkv6 import RWKV6Attention
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
 from soft_vit.models.vit3 import PatchEmbed
 from soft_vit.ops.layout import Layout
 from soft_vit.weights.adapter import Adapter
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VRWKV", "VRWKV6"]
 
 
@@ -31,9 +31,8 @@ class ChannelMix(nn.Module):
     groups: see `shift_quarters`. norm: a LayerNorm of the 4 C hidden channels.
     """
 
-    def __init__(self, dim: int, groups: int, norm: bool, drop: float, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, groups: int, norm: bool, drop: float, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.groups = groups
         self.spatial_mix_k = nn.Parameter(torch.empty(1, 1, dim, **dd))
         self.spatial_mix_r = nn.Parameter(torch.empty(1, 1, dim, **dd))
@@ -73,11 +72,9 @@ class VRWKVBlock(base.SingleBlock):
         init_values: float | None,
         first: bool,
         drop_path: float,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.init_values = init_values
         self.ln0 = nn.LayerNorm(dim, **dd) if first else nn.Identity()
         self.ln1 = nn.LayerNorm(dim, **dd)
@@ -141,20 +138,17 @@ class VRWKV(base.PlainModel):
         wide: bool = False,
         pos_img_size: int | None = None,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(kwargs)
         # Before the base makes the head.
         self.wide = wide
-        super().__init__([embed_dim] * depth, [16] * depth, **kwargs, **dd)
+        super().__init__([embed_dim] * depth, [16] * depth, **kwargs)
         if pos_img_size is not None:
             self.pos_img_size = base.check_image_size(pos_img_size)
         self.patch_embed = PatchEmbed(self.in_chans, embed_dim, 16, **dd)
         self.init_pos_embed(embed_dim, **dd)
-        (rates,) = base.drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         options: dict[str, Any] = {"out_norm": True} if wide else {}
         self.layers = nn.ModuleList()
         for i, rate in enumerate(rates):
@@ -172,11 +166,10 @@ class VRWKV(base.PlainModel):
             for mixer in (block.att, block.ffn):
                 mixer.reset_parameters(i, len(blocks))
 
-    def make_head(self, num_classes: int, device=None, dtype=None) -> nn.Module:
-        """Return a classifier of `[B, num_features]`, or an Identity for 0 classes."""
-        if not self.wide or num_classes <= 0:
-            return super().make_head(num_classes, device, dtype)
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+    def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
+        """Return a classifier of `[B, num_features]`, with a layer before it in the wide model."""
+        if not self.wide:
+            return super().classifier(num_classes, **dd)
         dim, hidden = self.num_features, 3 * self.num_features
         return nn.Sequential(Linear(dim, hidden, **dd), nn.Tanh(), Linear(hidden, num_classes, **dd))
 
@@ -196,6 +189,8 @@ VRWKV_MODELS: dict[str, dict[str, Any]] = {
     "vrwkv_small": dict(embed_dim=384, init_values=1.0),
     "vrwkv_base": dict(embed_dim=768, init_values=1e-5),
     "vrwkv_large": dict(embed_dim=1024, depth=24, init_values=1e-5, wide=True, pos_img_size=192),
+}
+VRWKV6_MODELS: dict[str, dict[str, Any]] = {
     "vrwkv6_tiny": dict(embed_dim=192, num_heads=3),
     "vrwkv6_small": dict(embed_dim=384, num_heads=6, init_values=1e-5),
     "vrwkv6_base": dict(embed_dim=768, num_heads=12, init_values=1e-5),
@@ -203,13 +198,10 @@ VRWKV_MODELS: dict[str, dict[str, Any]] = {
 
 
 def _cfg(name: str) -> dict[str, Any]:
-    cfg = base.imagenet_cfg(paper_ids="arXiv:2403.02308", pool_size=(14, 14))
-    if name == "vrwkv_large":
-        cfg |= dict(input_size=(3, 384, 384), pool_size=(24, 24), crop_pct=1.0, classifier="head.2")
-    return cfg
+    if name != "vrwkv_large":
+        return dict(pool_size=(14, 14))
+    return dict(input_size=(3, 384, 384), pool_size=(24, 24), crop_pct=1.0, classifier="head.2")
 
 
-default_cfgs = base.make_default_cfgs(VRWKV_MODELS, _cfg)
-
-base.register_models(VRWKV, VRWKV_MODELS, prefix="vrwkv_", feature_indices=3)
-base.register_models(VRWKV6, VRWKV_MODELS, prefix="vrwkv6_", feature_indices=3)
+for _cls, _models in ((VRWKV, VRWKV_MODELS), (VRWKV6, VRWKV6_MODELS)):
+    base.register_family(_cls, _models, feature_indices=3, cfg=_cfg, paper_ids="arXiv:2403.02308")

@@ -7,23 +7,22 @@ downsampling are those of MILA, without its padding.
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
-from timm.layers import DropPath, LayerNorm2d, register_notrace_module
+from timm.layers import DropPath, register_notrace_module
 from torch import Tensor, nn
 
 from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
 from soft_vit.layers.mlp import Mlp
-from soft_vit.layers.plain import Linear, ShortcutConv
-from soft_vit.models import base
-from soft_vit.models.mila import ConvDownsample, Stem
+from soft_vit.layers.plain import Linear, ShortcutConv, device_and_dtype
+from soft_vit.models.base import StagedModel, register_family
+from soft_vit.models.mila import MILA, ConvDownsample, Stem
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["VSSD"]
 
 
@@ -32,11 +31,10 @@ class VSSDSoftmaxAttention(Attention):
 
     traits = Traits("N^2")
 
-    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, device=None, dtype=None) -> None:
-        super().__init__(dim, num_heads)
-        self.to_qkv = Linear(dim, 3 * dim, bias=False, device=device, dtype=dtype)
-        self.to_out = Linear(dim, dim, device=device, dtype=dtype)
-        self.proj_drop = nn.Dropout(proj_drop)
+    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **dd: Any) -> None:
+        super().__init__(dim, num_heads, proj_drop=proj_drop)
+        self.to_qkv = Linear(dim, 3 * dim, bias=False, **dd)
+        self.to_out = Linear(dim, dim, **dd)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Attend by a softmax of q and k; q, k, v and the result `[B, H, N, D]`."""
@@ -67,10 +65,9 @@ class VSSDBlock(nn.Module):
     """An attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, device=None, dtype=None
+        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
         self.attn = attn
@@ -88,47 +85,32 @@ class VSSDBlock(nn.Module):
         return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
 
 
-class VSSD(base.StagedModel):
+class VSSD(MILA):
     """Stages of state space duality, the last one of softmax, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
     Each stride of 2 rounds the map up. The cost of the last stage grows with the square of the number of tokens. The
     sums of the others grow with the map too, and nothing divides them: accuracy at sizes other than 224 is unmeasured.
 
-    embed_dims, depths, num_heads: of each stage. d_state: channels of the state. mlp_ratio: ratio of hidden channels to
-    channels in the MLPs. kwargs: arguments of `StagedModel`, such as img_size, num_classes and global_pool.
+    d_state: channels of the state. kwargs: arguments of `MILA`.
     """
 
-    def __init__(
-        self,
-        embed_dims: Sequence[int] = (64, 128, 256, 512),
-        depths: Sequence[int] = (2, 4, 8, 4),
-        num_heads: Sequence[int] = (2, 4, 8, 16),
-        d_state: int = 64,
-        mlp_ratio: float = 4.0,
-        proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
-        **kwargs: Any,
-    ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads)
-        super().__init__(embed_dims, **kwargs, **dd)
-        self.patch_embed = RoundedUpStem(self.in_chans, embed_dims[0], **dd)
-        self.layers = nn.ModuleList()
-        common: dict[str, Any] = dict(proj_drop=proj_drop_rate, **dd)
-        for i, rates in enumerate(base.drop_path_rates(drop_path_rate, depths)):
-            dim, last, blocks = embed_dims[i], i + 1 == len(depths), []
-            for rate in rates:
-                attn: Attention = (
-                    VSSDSoftmaxAttention(dim, num_heads[i], **common)
-                    if last
-                    else VSSDAttention(dim, num_heads[i], d_state=d_state, **common)
-                )
-                blocks.append(VSSDBlock(dim, attn, mlp_ratio, drop_path=rate, **common))
-            self.layers.append(base.Stage(blocks, None if last else RoundedUpDownsample(dim, embed_dims[i + 1], **dd)))
-        self.norm = LayerNorm2d(embed_dims[-1], eps=1e-5, **dd)
-        self.init_weights(needs_reset=False)
+    adapter = StagedModel.adapter
+    stem_class = RoundedUpStem
+    downsample_class = RoundedUpDownsample
+
+    def __init__(self, *args: Any, d_state: int = 64, **kwargs: Any) -> None:
+        # Before the base makes the blocks.
+        self.d_state = d_state
+        super().__init__(*args, **kwargs)
+
+    def make_block(self, last: bool, dim: int, num_heads: int, **options: Any) -> nn.Module:
+        common = dict(proj_drop=options["proj_drop"], **device_and_dtype(options))
+        attn: Attention = (
+            VSSDSoftmaxAttention(dim, num_heads, **common)
+            if last
+            else VSSDAttention(dim, num_heads, d_state=self.d_state, **common)
+        )
+        return VSSDBlock(dim, attn, **options)
 
 
 VSSD_MODELS: dict[str, dict[str, Any]] = {
@@ -138,8 +120,4 @@ VSSD_MODELS: dict[str, dict[str, Any]] = {
     "vssd_base": dict(embed_dims=(96, 192, 384, 768), depths=(3, 4, 21, 5), num_heads=(3, 6, 12, 24)),
 }
 
-default_cfgs = base.make_default_cfgs(
-    VSSD_MODELS, lambda name: base.imagenet_cfg(first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")
-)
-
-base.register_models(VSSD, VSSD_MODELS)
+register_family(VSSD, VSSD_MODELS, first_conv="patch_embed.conv1.conv", paper_ids="arXiv:2407.18559")

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
-from soft_vit.models.base import StagedModel, drop_path_rates, imagenet_cfg, make_default_cfgs, register_models
+from soft_vit.models.base import StagedModel
 from soft_vit.ops.layout import Layout
 
-# `register_models` adds the entrypoints.
+# `register_family` adds the entrypoints.
 __all__ = ["WeightFormer"]
 
 
@@ -32,11 +32,8 @@ class WeightFormerBlock(base.SingleBlock):
         shortcut does not bypass.
     """
 
-    def __init__(
-        self, dim: int, hidden_dim: int, dynamic: bool, proj_drop: float, drop_path: float, device=None, dtype=None
-    ) -> None:
+    def __init__(self, dim: int, hidden_dim: int, dynamic: bool, proj_drop: float, drop_path: float, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dynamic = dynamic
         self.norm1 = LayerNorm2d(dim, eps=1e-6, **dd) if dynamic else nn.Identity()
         self.dwc = DynamicConv(dim, **dd) if dynamic else nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
@@ -66,6 +63,7 @@ class WeightFormer(StagedModel):
 
     stages_name: ClassVar[str] = "blocks"
     stem_pattern: ClassVar[str] = r"^(?:patch_embed|init_norm)"
+    rounds_up = False
 
     def __init__(
         self,
@@ -74,26 +72,20 @@ class WeightFormer(StagedModel):
         depth: int = 17,
         mlp_ratio: float = 4.0,
         proj_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        device=None,
-        dtype=None,
         **kwargs: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs, **dd)
+        dd = device_and_dtype(kwargs)
+        super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
         proj = nn.Conv2d(self.in_chans, embed_dim, patch_size, patch_size, **dd)
         self.patch_embed = nn.Sequential(OrderedDict(proj=proj))
         self.init_norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
-        (rates,) = drop_path_rates(drop_path_rate, [depth])
+        (rates,) = self.drop_path_rates([depth])
         self.blocks = nn.ModuleList(
             WeightFormerBlock(embed_dim, int(mlp_ratio * embed_dim), i % 3 == 1, proj_drop_rate, rate, **dd)
             for i, rate in enumerate(rates)
         )
         self.norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
         self.init_weights(needs_reset=False)
-
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
-        return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
     def embed(self, x: Tensor) -> Tensor:
         return self.init_norm(self.patch_embed(x))
@@ -109,10 +101,8 @@ WEIGHTFORMER_MODELS: dict[str, dict[str, Any]] = {
 
 def _cfg(name: str) -> dict[str, Any]:
     side = 448 if name == "wfm_base" else 224
-    size: dict[str, Any] = dict(input_size=(3, side, side), pool_size=(side // 16, side // 16), crop_mode="squash")
-    return imagenet_cfg(paper_ids="arXiv:2605.01711", first_conv="patch_embed.proj", **size)
+    return dict(input_size=(3, side, side), pool_size=(side // 16, side // 16))
 
 
-default_cfgs = make_default_cfgs(WEIGHTFORMER_MODELS, _cfg)
-
-register_models(WeightFormer, WEIGHTFORMER_MODELS, feature_indices=3)
+PAPER = "arXiv:2605.01711"
+base.register_family(WeightFormer, WEIGHTFORMER_MODELS, 3, _cfg, paper_ids=PAPER, crop_mode="squash")

@@ -61,13 +61,20 @@ def window_weights(size: Sequence[int], grid: Sequence[int], like: Tensor) -> Te
     window, token = (torch.arange(h * w, device=like.device) for h, w in (grid, size))
     window_row, token_row = window // grid[1], token // size[1]
     # No remainders: ONNX has none by a size that is open.
-    columns = size[1], grid[1], window - window_row * grid[1], token - token_row * size[1]
-    weights = torch.ones((), device=like.device, dtype=like.dtype)
-    for length, count, i, position in ((size[0], grid[0], window_row, token_row), columns):
-        start, end = i * length // count, ((i + 1) * length + count - 1) // count
-        inside = (position >= start[:, None]) & (position < end[:, None])
-        weights = weights * inside / (end - start)[:, None]
-    return weights.to(like.dtype)
+    window_column, token_column = window - window_row * grid[1], token - token_row * size[1]
+    rows = cell_weights(token_row, window_row, grid[0], size[0], like.dtype)
+    return rows * cell_weights(token_column, window_column, grid[1], size[1], like.dtype)
+
+
+def cell_weights(place: Tensor, cell: Tensor, cells: int | Tensor, places: int | Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weights `[..., M, N]` by which `adaptive_avg_pool1d` averages places `[..., N]` in cells `[..., M]`.
+
+    cells, places: their numbers. Cells without a place have weights of zero.
+    """
+    # Rounded up by a larger numerator: ONNX rounds division to zero.
+    start, end = cell * places // cells, ((cell + 1) * places + cells - 1) // cells
+    inside = (place[..., None, :] >= start[..., None]) & (place[..., None, :] < end[..., None])
+    return inside.to(dtype) / (end - start).clamp(min=1)[..., None]
 
 
 def run_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) -> tuple[Tensor, Tensor]:
@@ -81,11 +88,9 @@ def run_averages(maps: Tensor, mask: Tensor, length: int, limit: Size | None) ->
     run = torch.arange(reduced_grid(maps, (length, 1), limit)[0], device=x.device)
     tokens = mask.sum(1, keepdim=True)
     count = (tokens // length).clamp(min=1, max=run.shape[0])
-    start, end = run * tokens // count, ((run + 1) * tokens + count - 1) // count
-    place, exists = (mask.cumsum(1) - 1)[:, None], run < count
-    inside = (place >= start[..., None]) & (place < end[..., None]) & mask[:, None] & exists[..., None]
-    # Where no token is valid, the one average is zero.
-    weights = inside.to(x.dtype) / (end - start).clamp(min=1)[..., None]
+    exists = run < count
+    weights = cell_weights(mask.cumsum(1) - 1, run, count, tokens, x.dtype)
+    weights = weights.masked_fill(~(mask[:, None] & exists[..., None]), 0)
     return (weights[:, None] @ x.masked_fill(~mask[:, None, :, None], 0)).flatten(0, 1), exists
 
 

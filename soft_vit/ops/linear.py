@@ -6,15 +6,16 @@ Eq. 5), the sums over all j, or over j <= i where causal. The causal functions t
 Letters: B batch, H heads, N tokens, M features, D channels of a value; G chunks of L tokens.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.chunked import map_tokens, max_over_tokens, sum_over_tokens
 from soft_vit.ops.layout import WHOLE, fill_padding
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 from soft_vit.ops.packed import AnyLayout
 
 # Below any sum of features of reasonable inputs; avoids 0 / 0 where features underflow.
@@ -92,6 +93,38 @@ def linear_attention(
     return map_tokens(read, (q, *at), (*weights, *map(layout.total, sums)))
 
 
+def exponential_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: AnyLayout,
+    of_q: Callable[..., Tensor],
+    of_k: Callable[..., Tensor],
+    weights: Sequence[Tensor],
+) -> Tensor:
+    """Return `linear_attention` by features that are exponentials of `of_q(q, *weights)` and `of_k(k, *weights)`.
+
+    The largest exponent of each feature over the keys moves from the keys to the queries, and that of each query
+    cancels in the attention, so that no input overflows and the normaliser is at least one.
+    """
+
+    def exponents(k: Tensor, mask: Tensor | None, *weights: Tensor) -> Tensor:
+        return fill_padding(of_k(k, *weights), mask, -math.inf)
+
+    def key_features(k: Tensor, *rest: Tensor) -> Tensor:
+        *weights, largest = rest
+        # Padding may have larger ones. A bound of 0 would stop the gradient of the largest.
+        return (of_k(k, *weights) - largest).clamp(max=1).exp()
+
+    def query_features(q: Tensor, *rest: Tensor) -> Tensor:
+        *weights, largest = rest
+        exponent = of_q(q, *weights) + largest
+        return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
+
+    largest = layout.largest(max_over_tokens(exponents, (k, layout.token_mask), tuple(weights)))
+    return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(*weights, largest))
+
+
 def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 64) -> Tensor:
     """Let each token attend to itself and to those before it, for all tokens in parallel.
 
@@ -101,8 +134,7 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor, chunk_size: int = 6
     Chunks of L = chunk_size tokens take weights of all pairs inside and running sums between chunks. These are `N L`
     and `N M D / L` numbers, instead of an M x D matrix for each token.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+    at_least("chunk_size", chunk_size)
     with full_precision(q):
         dtype, num_tokens = v.dtype, v.shape[2]
         # A column of ones makes the normaliser one more channel.

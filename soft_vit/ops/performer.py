@@ -6,9 +6,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from soft_vit.ops.chunked import max_over_tokens
-from soft_vit.ops.layout import WHOLE, fill_padding
-from soft_vit.ops.linear import linear_attention
+from soft_vit.ops.layout import WHOLE
+from soft_vit.ops.linear import exponential_attention, linear_attention
 from soft_vit.ops.numerics import at_least_float32, check_choice, wide_dtype
 from soft_vit.ops.packed import AnyLayout
 
@@ -43,26 +42,18 @@ def key_exponents(k: Tensor, projection: Tensor) -> Tensor:
     return k @ projection.mT - 0.5 * k.square().sum(-1, keepdim=True)
 
 
-def key_features(k: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """Return `exp(W k - |k|^2 / 2 - largest)`, in [0, 1] (Lemma 1); see `query_features`."""
-    # Padding may have larger ones. A bound of 0 would stop the gradient of the largest.
-    return (key_exponents(k, projection) - largest).clamp(max=1).exp()
+def query_exponents(q: Tensor, projection: Tensor) -> Tensor:
+    """Return `W q` for queries `[B, H, N, D]` over `D^(1/4)`: that of their length cancels in the attention.
 
-
-def query_features(q: Tensor, projection: Tensor, largest: Tensor) -> Tensor:
-    """Return `exp(W q + largest)` over its largest entry, in [0, 1]; q `[B, H, N, D]`, projection W `[M, D]`.
-
-    Products with `key_features` estimate `exp(q . k / sqrt(D))`, up to a factor of each query, which cancels in the
-    attention. So the largest exponents are subtracted: for every feature over the keys, `largest` `[B, H, 1, M]`,
-    which is added to the query's feature, then for every query. The normaliser is then at least one for all inputs.
+    Products with exponentials of `key_exponents` estimate `exp(q . k / sqrt(D))`, up to a factor of each query (Lemma
+    1).
     """
-    exponent = at_least_float32(q) * q.shape[-1] ** -0.25 @ projection.mT + largest
-    return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
+    return at_least_float32(q) * q.shape[-1] ** -0.25 @ projection.mT
 
 
 def relu_features(x: Tensor, projection: Tensor) -> Tensor:
     """Return the generalised form `relu(W x) + 0.001`, `[B, H, N, M]`, of x `[B, H, N, D]` over `D^(1/4)`."""
-    return (at_least_float32(x) * x.shape[-1] ** -0.25 @ projection.mT).relu() + RELU_FLOOR
+    return query_exponents(x, projection).relu() + RELU_FLOOR
 
 
 def performer_attention(
@@ -85,12 +76,7 @@ def performer_attention(
     projection = projection.to(q.device, wide_dtype(q))
     if kernel == "relu":
         return linear_attention(q, k, v, layout, phi=relu_features, weights=(projection,))
-
-    def exponents(k: Tensor, mask: Tensor | None, projection: Tensor) -> Tensor:
-        return fill_padding(key_exponents(k, projection), mask, -math.inf)
-
-    largest = layout.largest(max_over_tokens(exponents, (k, layout.token_mask), (projection,)))
-    return linear_attention(q, k, v, layout, phi=key_features, phi_q=query_features, weights=(projection, largest))
+    return exponential_attention(q, k, v, layout, query_exponents, key_exponents, (projection,))
 
 
 # Drawn while a graph is captured, as a constant of it.

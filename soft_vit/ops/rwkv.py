@@ -28,18 +28,6 @@ NO_KEY = -1e30
 FEW = 32
 
 
-def biwkv_matrix(w: Tensor, u: Tensor, num_tokens: int) -> Tensor:
-    """Return the factors G `[C, T, T]` of tokens T (rows: of the result) for w and u `[C]`, the formula above."""
-    t = torch.arange(num_tokens, device=w.device)
-    length = -(-num_tokens // CHUNKS)
-    first = (t // length * length)[:, None]
-    w, distance, i = w[:, None, None], t[:, None] - t, t[None]
-    decay = torch.exp(-w * distance.abs())
-    left = (1 - w.exp()) * torch.exp(w * distance) * (i > first)
-    near = torch.where(distance == 0, u[:, None, None].exp(), decay * w.exp()) + left
-    return torch.where((i >= first) & (distance >= 0), near, decay)
-
-
 def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the averages of values v `[B, T, C]` with weights of keys k `[B, T, C]`, in time and memory linear in T.
 

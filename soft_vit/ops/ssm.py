@@ -41,15 +41,6 @@ def selective_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) ->
         return scan(delta * A, delta * B * u) * C
 
 
-def selective_scan_by_tokens(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-    """Return what `selective_scan` does, token by token: the definition."""
-    h, y = torch.zeros_like(u[:, 0]), []
-    for t in range(u.shape[1]):
-        h = torch.exp(delta[:, t] * A[:, 0]) * h + delta[:, t] * B[:, t] * u[:, t]
-        y.append(C[:, t] * h)
-    return torch.stack(y, dim=1)
-
-
 def scan(log_decay: Tensor, update: Tensor, depth: int = DEPTH) -> Tensor:
     """Return the states `h_t = exp(log_decay_t) h_(t-1) + update_t`, of `[X, N, D]`.
 

@@ -85,10 +85,6 @@ class Study:
         paths = (self.path(cell, f"seed{seed}") for seed in range(self.seeds))
         return [Result.load(path) for path in paths if path.exists()]
 
-    def complete_cells(self) -> list[Cell]:
-        """Return the cells with a result for every seed."""
-        return [cell for cell in self.cells if len(self.results(cell)) == self.seeds]
-
     def train(self, jobs: int = 1, progress: bool = True) -> None:
         """Train the missing runs in `jobs` single-threaded processes: first all pilots, then all seeds.
 

@@ -16,6 +16,7 @@ from soft_vit.layers import PreNormBlock, attention_class
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.health import probe
 from soft_vit.weights.files import write_atomically
+from studies.descent import one_cycle
 from studies.gym import TASKS
 from studies.gym.task import NOT_ASKED, Batch, Task
 
@@ -114,17 +115,11 @@ def make_model(task: Task, run: Run) -> GymModel:
 
 def training_steps(model: nn.Module, task: Task, run: Run) -> Iterator[int]:
     """Train a model by AdamW with a one-cycle schedule, and yield the number of each step after it."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=run.lr, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, run.lr, total_steps=run.steps, pct_start=0.1)
+    descend = one_cycle(model, run.lr, run.steps, decay=0.01, fused=True)
     rng = np.random.default_rng(run.seed)
     for step in range(1, run.steps + 1):
         inputs, labels = map(torch.from_numpy, task.sample(rng, run.batch_size))
-        loss = F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        descend(F.cross_entropy(model.train()(inputs).flatten(0, 1), labels.flatten(), ignore_index=NOT_ASKED))
         yield step
 
 

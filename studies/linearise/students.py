@@ -18,6 +18,7 @@ from soft_vit.linearise.errors import relative_error
 from soft_vit.probe.health import measure_health
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.load import load_into
+from studies.descent import one_cycle
 from studies.gym.study import parse_kind
 from studies.gym.task import NOT_ASKED
 from studies.linearise.tasks import HELD_OUT, Task
@@ -77,15 +78,10 @@ def load_teacher(task: Task, path: Path) -> VisionTransformer:
         load_into(teacher, path)
         return teacher.eval()
     batches = [(side, count) for side, steps, count in task.plan for _ in range(steps)]
-    optimizer = torch.optim.AdamW(teacher.parameters(), RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=len(batches), pct_start=0.1)
+    descend = one_cycle(teacher, RATE, len(batches), decay=0.01)
     for step, (side, count) in enumerate(tqdm(batches, desc="teacher", unit="step")):
         images, _, targets = task.sample(step, count, side)
-        optimizer.zero_grad()
-        F.cross_entropy(teacher(images).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED).backward()
-        nn.utils.clip_grad_norm_(teacher.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+        descend(F.cross_entropy(teacher(images).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, save(teacher.state_dict()))
     return teacher.eval()

@@ -22,6 +22,7 @@ from soft_vit.data.features import read_features, write_features
 from soft_vit.engine.metrics import AreaUnderCurve
 from soft_vit.engine.models.bags import BagClassifier
 from soft_vit.predict.extract import TimmFeatures
+from studies.descent import one_cycle
 from studies.real.data import unpack_fashion
 from studies.real.runs import cpu_clock
 from studies.real.training import SEEDS, items
@@ -78,16 +79,10 @@ def learn_bags(name: str, root: Path) -> dict[str, Any]:
         bags, labels = draw(classes, BAGS, int(seed))
         model = new_model(pool, features.shape[1], int(seed))
         steps, rng = EPOCHS * -(-BAGS // BATCH), np.random.default_rng(int(seed))
-        optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
+        descend = one_cycle(model, RATE, steps, decay=0.05, clip=5.0)
         for _ in range(EPOCHS):
             for chosen in torch.from_numpy(rng.permutation(BAGS)).split(BATCH):
-                optimizer.zero_grad()
-                scores = model([features[bags[i]] for i in chosen])
-                nn.functional.cross_entropy(scores, labels[chosen]).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-                optimizer.step()
-                schedule.step()
+                descend(nn.functional.cross_entropy(model([features[bags[i]] for i in chosen]), labels[chosen]))
         bags, labels = draw(test_classes, BAGS, 1000)
         with torch.no_grad():
             scores = torch.cat([model.eval()([tests[bag]]) for bag in bags])

@@ -23,6 +23,7 @@ from soft_vit.engine.models.masked import MaskedImageModel
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import PYRAMID_MODELS
 from soft_vit.weights.files import write_atomically
+from studies.descent import one_cycle
 from studies.real.data import solar_cells, unpack_fashion
 from studies.real.runs import cpu_clock
 from studies.real.training import SEEDS, items
@@ -95,21 +96,15 @@ def learn(model: nn.Module, loss: Any, images: Tensor, steps: int, seed: int, de
     decay: the factor from the learning rate of a layer to that of the one below.
     """
     model.train()
-    groups: Any = param_groups_layer_decay(model, layer_decay=decay) if decay < 1 else model.parameters()
-    optimizer = torch.optim.AdamW(groups, RATE, weight_decay=DECAY)
-    rates = [RATE * group.get("lr_scale", 1) for group in optimizer.param_groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, pct_start=0.1)
+    groups: Any = {"params": param_groups_layer_decay(model, layer_decay=decay)} if decay < 1 else {}
+    descend = one_cycle(model, RATE, steps, DECAY, clip=5.0, **groups)
     found = []
     torch.manual_seed(seed)
     for step in range(steps):
         rng = np.random.default_rng((seed, step))
         chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
-        optimizer.zero_grad()
         value = loss(prepared(images[chosen], rng), chosen)
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
-        schedule.step()
+        descend(value)
         found.append(value.item())
     return float(np.mean(found[-max(1, steps // 10) :]))
 

@@ -17,6 +17,7 @@ from soft_vit.engine.data.named import find_named_images
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models.vit import vit_name
 from soft_vit.weights.files import RESOURCES
+from studies.descent import one_cycle
 from studies.real.data import solar_cells, unpack_fashion
 from studies.real.runs import cpu_clock
 
@@ -76,18 +77,13 @@ def learn_places(name: str, root: Path) -> dict[str, Any]:
     kind, _, seed = name.rpartition("_")
     torch.manual_seed(int(seed))
     model = timm.create_model(vit_name(kind, "tiny"), **VIT)
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.1)
+    descend = one_cycle(model, RATE, STEPS, decay=0.05)
     images, labels = items(root, "train")
     with cpu_clock(root / "runs" / "attentions" / name) as minutes:
         for step in tqdm(range(STEPS), unit="step"):
             rng = np.random.default_rng((int(seed), step))
             chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
-            optimizer.zero_grad()
-            F.cross_entropy(model(placed(images[chosen], rng)), labels[chosen]).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            descend(F.cross_entropy(model(placed(images[chosen], rng)), labels[chosen]))
         right, rng = 0, np.random.default_rng(0)
         images, labels = items(root, "test")
         with torch.no_grad():

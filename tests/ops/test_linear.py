@@ -17,9 +17,9 @@ from soft_vit.ops.linear import (
     linear_attention_step,
 )
 from soft_vit.ops.mlstm import mlstm
-from soft_vit.ops.rwkv import biwkv, biwkv_matrix
+from soft_vit.ops.rwkv import CHUNKS, biwkv
 from soft_vit.ops.rwkv6 import rwkv6
-from soft_vit.ops.ssm import selective_scan, selective_scan_by_tokens
+from soft_vit.ops.ssm import selective_scan
 
 # No chunk, less than one, exactly one, several, and several with a remainder.
 LENGTHS = [1, 63, 64, 256, 300]
@@ -207,6 +207,27 @@ def mlstm_by_tokens(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> Te
         norm = torch.maximum((query * n).sum(-1).abs(), (-m).exp()) + 1e-6
         rows.append((query[:, :, None] @ state).squeeze(2) / norm[..., None])
     return torch.stack(rows, dim=2)
+
+
+def biwkv_matrix(w: Tensor, u: Tensor, num_tokens: int) -> Tensor:
+    """Return the factors G `[C, T, T]` of `soft_vit.ops.rwkv` (rows: of the result) for w and u `[C]`."""
+    t = torch.arange(num_tokens, device=w.device)
+    length = -(-num_tokens // CHUNKS)
+    first = (t // length * length)[:, None]
+    w, distance, i = w[:, None, None], t[:, None] - t, t[None]
+    decay = torch.exp(-w * distance.abs())
+    left = (1 - w.exp()) * torch.exp(w * distance) * (i > first)
+    near = torch.where(distance == 0, u[:, None, None].exp(), decay * w.exp()) + left
+    return torch.where((i >= first) & (distance >= 0), near, decay)
+
+
+def selective_scan_by_tokens(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """Return what `selective_scan` does, token by token: the definition."""
+    h, y = torch.zeros_like(u[:, 0]), []
+    for t in range(u.shape[1]):
+        h = torch.exp(delta[:, t] * A[:, 0]) * h + delta[:, t] * B[:, t] * u[:, t]
+        y.append(C[:, t] * h)
+    return torch.stack(y, dim=1)
 
 
 def biwkv_by_pairs(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The base classes of attentions."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module, use_fused_attn
 from torch import Tensor, nn
 
-from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.embed import map_to_tokens, replace_parameter, tokens_to_map
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
 
@@ -38,12 +38,12 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
-def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, device=None, dtype=None) -> nn.Conv2d:
+def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, **dd: Any) -> nn.Conv2d:
     """Return a convolution of maps `[..., channels, H, W]` that keeps their size, with a kernel for each channel.
 
     side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
     """
-    size, dd = window(side, sequence), {"device": device, "dtype": dtype}
+    size = window(side, sequence)
     padding = (size[0] // 2, size[1] // 2)
     return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
 
@@ -128,6 +128,7 @@ class Attention(nn.Module):
     feat_size: the map the attention is built for, or the length (N,) of a sequence.
     sr_ratio: side of the window that one reduced token stands for (8, 4, 2, 1 in the pyramid's stages); attentions
         without reduced tokens ignore it.
+    proj_drop: rate of the dropout `proj_drop` on the result.
 
     A subclass implements `mix`, and takes its own options in `__init__`; timm's tracer takes it as a leaf.
 
@@ -153,6 +154,9 @@ class Attention(nn.Module):
     A key that is the query is a q. Swaps carry the weights of these parts over.
     """
 
+    resamplers: Mapping[str, Callable[[Tensor, tuple[int, int]], Tensor]] = {}
+    """Parameters `[..., Y, X]` that belong to a map, and how each is resampled to another map."""
+
     q_conv: nn.Module
     k_conv: nn.Module
 
@@ -171,6 +175,7 @@ class Attention(nn.Module):
         qk_conv: bool = False,
         feat_size: FeatSize | None = None,
         sr_ratio: int = 1,
+        proj_drop: float = 0.0,
         device=None,
         dtype=None,
     ) -> None:
@@ -195,6 +200,7 @@ class Attention(nn.Module):
                 conv = depthwise_conv(dim, 3, self.sequence, bias=False, device=device, dtype=dtype)
                 nn.init.zeros_(conv.weight)
                 self.add_module(name, conv)
+        self.proj_drop = nn.Dropout(proj_drop)
         # Norms of each head's queries and keys; models with such norms set them.
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
@@ -202,11 +208,6 @@ class Attention(nn.Module):
     def declare(self, **traits: Any) -> None:
         """Change traits of this instance."""
         self.traits = replace(self.traits, **traits)
-
-    @staticmethod
-    def device_and_dtype(options: dict[str, Any]) -> dict[str, Any]:
-        """Return the device and the dtype in the options of an attention, for its layers."""
-        return {name: options.get(name) for name in ("device", "dtype")}
 
     @property
     def dropout_p(self) -> float:
@@ -306,6 +307,9 @@ class Attention(nn.Module):
 
     def resize(self, feat_size: tuple[int, int]) -> None:
         """Resample, in place, weights that belong to one map to another map; most attentions have no such weights."""
+        for name, resample in self.resamplers.items():
+            place, _, own = name.rpartition(".")
+            replace_parameter(self.get_submodule(place), own, resample(self.get_parameter(name), feat_size))
 
     def resample_state(
         self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
@@ -315,6 +319,10 @@ class Attention(nn.Module):
         prefix: the beginning of the names of this module's weights, such as "stages.0.blocks.1.attn.".
         feat_size: the map of the weights, if known; otherwise a square one, or that of their shape.
         """
+        for name, resample in self.resamplers.items():
+            given, own = state_dict.get(prefix + name), self.get_parameter(name)
+            if given is not None and given.ndim == own.ndim:
+                state_dict[prefix + name] = resample(given, (own.shape[-2], own.shape[-1]))
 
 
 class SelfAttention(Attention):
@@ -325,15 +333,12 @@ class SelfAttention(Attention):
 
     projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
-    def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         for name, parts in self.projections.items():
             self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.numerics import at_least_float32
@@ -40,15 +40,12 @@ class GatedRotaryAttention(Attention):
     traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
     projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
 
-    def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.qkvo = Linear(dim, 4 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.plain import Linear, may_read_weight
+from soft_vit.layers.plain import Linear, device_and_dtype, may_read_weight
 from soft_vit.ops.chunked import computes_parts
 from soft_vit.ops.gau import linear_unit, quadratic_unit
 from soft_vit.ops.layout import Layout
@@ -42,11 +42,10 @@ class GatedAttentionUnit(Attention):
         form: Form = "linear",
         chunk_size: int = 64,
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.form = check_choice("form", form, get_args(Form))
         # As in the paper, whose heads of 64 channels give its S = 128.
         width, qk_dim = 2 * dim, 2 * self.head_dim
@@ -61,7 +60,6 @@ class GatedAttentionUnit(Attention):
         self.scale = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.offset = nn.Parameter(torch.empty(copies, qk_dim, **dd))
         self.proj = Linear(width, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

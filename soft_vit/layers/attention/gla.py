@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.gated import gated_linear_attention
 from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32
@@ -55,11 +55,10 @@ class GatedLinearAttention(Attention):
         act: bool = False,
         gate_rank: int = 16,
         scale: float = 0.5,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         rank, self.scale = at_least("gate_rank", gate_rank), scale
         self.key_width = num_heads * ((self.head_dim + 1) // 2)
         self.act: nn.Module = nn.SiLU() if act else nn.Identity()
@@ -70,7 +69,6 @@ class GatedLinearAttention(Attention):
         self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
         self.g_proj = Linear(dim, dim, **dd)
         self.proj = Linear(dim, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout

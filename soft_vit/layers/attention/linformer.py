@@ -1,6 +1,6 @@
 """Linformer: keys and values projected along the tokens (Wang et al. 2020, arXiv 2006.04768)."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,11 +46,11 @@ def project_tokens(x: Tensor, weight: Tensor, layout: Layout) -> Tensor:
 class LinformerProjection(nn.Module):
     """The K x N matrices E and F, shared by all heads, each kept as K maps so that it can be resampled."""
 
-    def __init__(self, feat_size: tuple[int, int], proj_k: int, device=None, dtype=None) -> None:
+    def __init__(self, feat_size: tuple[int, int], proj_k: int, **dd: Any) -> None:
         super().__init__()
         shape = (1, at_least("proj_k", proj_k), *feat_size)
-        self.weight_k = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.weight_v = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight_k = nn.Parameter(torch.empty(shape, **dd))
+        self.weight_v = nn.Parameter(torch.empty(shape, **dd))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -62,13 +62,6 @@ class LinformerProjection(nn.Module):
         """Project keys and values `[B, heads, P + N, D]` to `[B, heads, P + K, D]`."""
         return project_tokens(k, self.weight_k, layout), project_tokens(v, self.weight_v, layout)
 
-    def resize(self, feat_size: tuple[int, int]) -> None:
-        """Resample the matrices to another map, in place."""
-        for name, weight in list(self.named_parameters()):
-            with torch.no_grad():
-                resampled = resample_projection(weight, feat_size).clone()
-            setattr(self, name, nn.Parameter(resampled, requires_grad=weight.requires_grad))
-
 
 class LinformerAttention(ScoreAttention):
     """`softmax(Q (E K)^T / sqrt(d)) F V` with learned K x N matrices E and F; linear in N.
@@ -79,6 +72,7 @@ class LinformerAttention(ScoreAttention):
     """
 
     traits = Traits("N", "seen by all tokens, next to the projected ones", mask_refusal=NO_MASK, fixed_grid=True)
+    resamplers = dict.fromkeys(("projection.weight_k", "projection.weight_v"), resample_projection)
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, proj_k: int = 49, **options: Any) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)
@@ -87,13 +81,3 @@ class LinformerAttention(ScoreAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         k, v = self.projection(k, v, layout)
         return dot_product_attention(q, k, v, dropout_p=self.dropout_p, fused=self.fused_attn)
-
-    def resize(self, feat_size: tuple[int, int]) -> None:
-        self.projection.resize(feat_size)
-
-    def resample_state(
-        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
-    ) -> None:
-        for name, weight in self.projection.named_parameters(prefix=f"{prefix}projection"):
-            if name in state_dict and state_dict[name].ndim == weight.ndim:
-                state_dict[name] = resample_projection(state_dict[name], weight.shape[-2:])

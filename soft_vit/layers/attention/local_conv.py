@@ -1,5 +1,7 @@
 """Depthwise convolutions of the values, added to the result of an attention."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,9 +13,7 @@ from soft_vit.ops.layout import Layout, split_heads
 from soft_vit.ops.numerics import at_least
 
 
-def local_conv(
-    num_heads: int, local_kernel: int | None, sr_ratio: int, sequence: bool, device=None, dtype=None
-) -> nn.Conv2d | None:
+def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, sequence: bool, **dd: Any) -> nn.Conv2d | None:
     """Return a `depthwise_conv` without bias of maps `[..., heads, H, W]`, or None for a local_kernel of 0.
 
     local_kernel: its side, odd; by default the next odd number above sr_ratio.
@@ -23,7 +23,7 @@ def local_conv(
         return None
     if side % 2 == 0:
         raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
-    return depthwise_conv(num_heads, side, sequence, bias=False, device=device, dtype=dtype)
+    return depthwise_conv(num_heads, side, sequence, bias=False, **dd)
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:

@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, add_to_grid, depthwise_conv, grid_maps
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts
 from soft_vit.ops.rotary_linear import mila_attention
 
@@ -22,16 +22,13 @@ class MilaAttention(Attention):
     traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
     projections: ClassVar[dict[str, str]] = {"qk": "qk"}
 
-    def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, proj_drop: float = 0.0, **options: Any
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         if dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.qk = Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 3, self.sequence, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         return mila_attention(q, k, v, layout)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_grid, depthwise_conv, zero_padding
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.mlstm import CLOSED, mlstm
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
@@ -38,10 +38,10 @@ class ResidualLayerNorm(nn.LayerNorm):
 class GroupedLinear(nn.Module):
     """A linear layer of each group of four channels of tokens `[B, T, I]`."""
 
-    def __init__(self, dim: int, bias: bool, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, bias: bool, **dd: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(dim // GROUP, GROUP, GROUP, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if bias else None
+        self.weight = nn.Parameter(torch.empty(dim // GROUP, GROUP, GROUP, **dd))
+        self.bias = nn.Parameter(torch.empty(dim, **dd)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -67,11 +67,11 @@ class Gate(nn.Module):
     Input gates begin at one, forget gates so that heads remember for different times.
     """
 
-    def __init__(self, dim: int, num_heads: int, forgets: bool, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, forgets: bool, **dd: Any) -> None:
         super().__init__()
         self.forgets = forgets
-        self.weight = nn.Parameter(torch.empty(num_heads, dim, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(num_heads, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(num_heads, dim, **dd))
+        self.bias = nn.Parameter(torch.empty(num_heads, **dd))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -91,9 +91,8 @@ class MLSTMCell(nn.Module):
     dim: I, of each of the three.
     """
 
-    def __init__(self, dim: int, num_heads: int, bias: bool, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, bias: bool, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.igate = Gate(3 * dim, num_heads, False, **dd)
         self.fgate = Gate(3 * dim, num_heads, True, **dd)
         self.outnorm = ResidualLayerNorm(dim, bias=bias, **dd)
@@ -124,11 +123,10 @@ class MLSTMAttention(Attention):
         direction: Direction = "both",
         bias: bool = True,
         conv1d: bool = False,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.direction = check_choice("direction", direction, get_args(Direction))
         inner = 2 * dim
         self.proj_up = Linear(dim, 2 * inner, bias=bias, **dd)
@@ -143,7 +141,6 @@ class MLSTMAttention(Attention):
         self.mlstm_cell = MLSTMCell(inner, num_heads, bias, **dd)
         self.learnable_skip = nn.Parameter(torch.empty(inner, **dd))
         self.proj_down = Linear(inner, dim, bias=bias, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

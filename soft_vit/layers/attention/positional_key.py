@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Rotate, SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
-from soft_vit.layers.embed import grid_of_positions, resample_pos_embed
+from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample_pos_embed
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
@@ -81,10 +81,8 @@ class PositionalKeyAttention(SelfAttention):
         return self.proj_drop(self.proj(self.gated(merge_heads(mixed), x)))
 
     def resize(self, feat_size: tuple[int, int]) -> None:
-        encoding = self.positional_encoding
-        with torch.no_grad():
-            resampled = resample_pos_embed(encoding, self.feat_size, feat_size, mode="bicubic").clone()
-        self.positional_encoding = nn.Parameter(resampled, requires_grad=encoding.requires_grad)
+        resampled = resample_pos_embed(self.positional_encoding, self.feat_size, feat_size, mode="bicubic")
+        replace_parameter(self, "positional_encoding", resampled)
         self.feat_size = feat_size
 
     def resample_state(

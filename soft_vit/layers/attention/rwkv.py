@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rwkv import biwkv
@@ -62,18 +62,10 @@ class RWKVAttention(Attention):
         qk=None,
     )
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        out_norm: bool = False,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, out_norm: bool = False, **options: Any) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
         self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (
@@ -81,7 +73,6 @@ class RWKVAttention(Attention):
         )
         self.key, self.value, self.receptance, self.output = (Linear(dim, dim, bias=False, **dd) for _ in range(4))
         self.out_norm = nn.LayerNorm(dim, **dd) if out_norm else nn.Identity()
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.rwkv import ramp, shift_quarters, zigzag
 from soft_vit.layers.attention.vssd import LIMIT
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.rwkv6 import rwkv6
@@ -42,18 +42,9 @@ class RWKV6Attention(Attention):
     time_decay_w2: nn.Parameter
     time_faaaa: nn.Parameter
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        mix_rank: int = 32,
-        decay_rank: int = 64,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, mix_rank: int = 32, decay_rank: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         rank, decay_rank = at_least("mix_rank", mix_rank), at_least("decay_rank", decay_rank)
         shapes: dict[str, tuple[int, ...]] = {f"time_maa_{part}": (1, 1, dim) for part in "xwkvrg"}
         shapes |= {"time_maa_w1": (dim, 5 * rank), "time_maa_w2": (5, rank, dim), "time_decay": (1, 1, dim)}
@@ -65,7 +56,6 @@ class RWKV6Attention(Attention):
             Linear(dim, dim, bias=False, **dd) for _ in range(5)
         )
         self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

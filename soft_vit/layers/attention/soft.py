@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
 from soft_vit.layers.attention.bottleneck import bottleneck_grid, conv_tokens
 from soft_vit.layers.attention.local_conv import local_conv, local_result
-from soft_vit.layers.plain import Linear, may_read_weight
+from soft_vit.layers.plain import Linear, device_and_dtype, may_read_weight
 from soft_vit.ops.landmarks import (
     NO_MASK_ON_A_MAP,
     Limit,
@@ -135,11 +135,10 @@ class SoftAttention(Attention):
         scale_bottleneck: bool | None = None,
         learned_bandwidth: bool | None = None,
         normalize_rows: bool | None = None,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, sr_ratio=sr_ratio, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.sampling = check_choice("sampling", sampling, get_args(Sampling))
         self.backend = None if backend is None else check_choice("backend", backend, BACKENDS)
         if ridge is None:
@@ -174,7 +173,6 @@ class SoftAttention(Attention):
         self.log_bandwidth = nn.Parameter(torch.zeros(num_heads, **dd)) if is_learned else None
         self.local = local_conv(num_heads, local_kernel, sr_ratio, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def reset_parameters(self) -> None:
         """Set the bandwidth to 1."""

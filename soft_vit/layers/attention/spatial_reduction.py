@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, pad_to_window
 from soft_vit.layers.embed import tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.landmarks import window_averages
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, split_parts, window
 from soft_vit.ops.softmax import dot_product_attention
@@ -37,11 +37,10 @@ class SpatialReductionAttention(Attention):
         qkv_bias: bool = True,
         linear: bool = False,
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, sr_ratio=sr_ratio, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.linear = linear
         if linear:
             self.declare(cost="N", mask_refusal="its 49 windows divide a full map")
@@ -52,7 +51,6 @@ class SpatialReductionAttention(Attention):
         self.sr = nn.Conv2d(dim, dim, self.window, stride=self.window, **dd) if linear or sr_ratio > 1 else None
         self.norm = None if self.sr is None else nn.LayerNorm(dim, eps=1e-5, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def reduce(self, x: Tensor, layout: Layout) -> Tensor:
         """Map tokens `[B, P + N, C]` to those that become keys and values, `[B, P + M, C]`."""

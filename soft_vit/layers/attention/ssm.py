@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, convolve_grid, depthwise_conv
 from soft_vit.layers.attention.vssd import LIMIT, draw_steps
 from soft_vit.layers.mlp import HIDDEN_SIZE
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.cpu import on_cpu_without_gradients, softplus
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
@@ -58,11 +58,11 @@ class SSMAttention(Attention):
 
     traits = Traits("N", "as all tokens, before the map, but left out of the convolution", mask_refusal=None, qk=None)
 
-    def __init__(self, dim: int, num_heads: int, *, ssm_ratio: int = 1, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, ssm_ratio: int = 1, **options: Any) -> None:
         check_heads(dim, num_heads)
         inner = at_least("ssm_ratio", ssm_ratio) * dim
         super().__init__(inner, inner, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.rank = math.ceil(dim / DIM_PER_RANK)
         self.in_proj = Linear(dim, inner, bias=False, **dd)
         self.conv2d = depthwise_conv(inner, 3, self.sequence, bias=False, **dd)
@@ -73,7 +73,6 @@ class SSMAttention(Attention):
         self.Ds = nn.Parameter(torch.empty(4 * inner, **dd))
         self.out_norm = nn.LayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ Letters: B batch, H heads, N = Y * X tokens of a map of Y rows and X columns, ro
 head.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads
 from soft_vit.layers.embed import interpolate_maps
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, check_choice
 
@@ -57,9 +57,8 @@ class DenseScores(Scores):
 
     resamplers: ClassVar = {"weight": resample_map, "bias": resample_map}
 
-    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], **dd: Any) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.head_dim = check_heads(dim, num_heads)
         self.hidden = Linear(dim, dim, **dd)
         self.weight = nn.Parameter(torch.empty(num_heads, self.head_dim, *feat_size, **dd))
@@ -81,9 +80,9 @@ class RandomScores(Scores):
 
     resamplers: ClassVar = {"weight": resample_pairs}
 
-    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], device=None, dtype=None) -> None:
+    def __init__(self, dim: int, num_heads: int, feat_size: tuple[int, int], **dd: Any) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_heads, *feat_size, *feat_size, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(num_heads, *feat_size, *feat_size, **dd))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -115,20 +114,19 @@ class SynthesizerAttention(Attention):
         qkv_bias: bool = True,
         scores: Form = "dense",
         attn_drop: float = 0.0,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, feat_size=feat_size, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.attn_drop = attn_drop
-        self.feat_size = feat_size = as_map(feat_size)
+        feat_size = as_map(feat_size)
         self.form = check_choice("scores", scores, get_args(Form))
         source = (DenseScores if scores == "dense" else RandomScores)(dim, num_heads, feat_size, **dd)
         # Its parameters are named by the form: scores.dense.weight.
         self.scores = nn.ModuleDict({scores: source})  # type: ignore[assignment]  # a ModuleDict knows no types
+        self.resamplers = {f"scores.{scores}.{name}": resample for name, resample in source.resamplers.items()}
         self.v = Linear(dim, dim, bias=qkv_bias, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     @property
     def source(self) -> Scores:
@@ -149,19 +147,3 @@ class SynthesizerAttention(Attention):
             scores = F.pad(scores, (P, 0, x.shape[1] - scores.shape[2], 0))
         x = self.attend(scores, split_heads(self.v(x), self.num_heads))
         return self.proj_drop(self.proj(merge_heads(x)))
-
-    def resize(self, feat_size: tuple[int, int]) -> None:
-        if feat_size == self.feat_size:
-            return
-        self.feat_size = feat_size
-        for name, weight in zip(self.source.resamplers, self.source.on(feat_size), strict=True):
-            requires_grad = getattr(self.source, name).requires_grad
-            setattr(self.source, name, nn.Parameter(weight.detach().clone(), requires_grad=requires_grad))
-
-    def resample_state(
-        self, prefix: str, state_dict: MutableMapping[str, Tensor], feat_size: tuple[int, int] | None = None
-    ) -> None:
-        for name, resample in self.source.resamplers.items():
-            key = f"{prefix}scores.{self.form}.{name}"
-            if key in state_dict and state_dict[key].ndim == getattr(self.source, name).ndim:
-                state_dict[key] = resample(state_dict[key], self.feat_size)

@@ -7,7 +7,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads, window
 from soft_vit.ops.rotary import rotate_by_position
 from soft_vit.ops.ttt import conv_branch, gated_branch
@@ -26,18 +26,9 @@ class TTTAttention(Attention):
 
     traits = Traits("N", "as all tokens, but left out of the convolution", mask_refusal=None)
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        qkv_bias: bool = True,
-        rope: bool = False,
-        proj_drop: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, rope: bool = False, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         d = self.head_dim
         if rope and dim % 4:
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
@@ -47,7 +38,6 @@ class TTTAttention(Attention):
         self.w2 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
         self.w3 = nn.Parameter(torch.empty(d, 1, *window(3, self.sequence), **dd))
         self.proj = Linear(dim + d, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -7,7 +7,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, KeyNorm, Rotate, Traits
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_parts
 from soft_vit.ops.ttt import trained_unit
 
@@ -31,16 +31,14 @@ class TTTGLUAttention(Attention):
         qkv_bias: bool = True,
         key_norm: KeyNorm | None = "instance",
         qk_conv: bool = True,
-        proj_drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, key_norm=key_norm, qk_conv=qk_conv, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.qkv = Linear(dim, 3 * dim, bias=qkv_bias, **dd)
         for name in ("w1", "w2", "w3"):
             setattr(self, name, nn.Parameter(torch.empty(num_heads, self.head_dim, self.head_dim, **dd)))
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, depthwise_conv
 from soft_vit.layers.attention.gated_rotary import gated
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
 from soft_vit.ops.vssd import vssd_attention
@@ -44,9 +44,9 @@ class VSSDAttention(Attention):
 
     traits = Traits("N", "as all tokens, but without neighbours in the convolution", mask_refusal=None, qk=None)
 
-    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, *, d_state: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         inner, state = 2 * dim, 2 * at_least("d_state", d_state)
         self.parts = [inner, inner + state, num_heads]
         self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)
@@ -56,7 +56,6 @@ class VSSDAttention(Attention):
         self.D = nn.Parameter(torch.empty(num_heads, **dd))
         self.norm = nn.LayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
     @torch.no_grad()

@@ -13,23 +13,12 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, zero_padding
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.inline import KERNEL, convolve_each_image
+from soft_vit.ops.landmarks import cell_weights
 from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.ttt import damped_step
-
-
-def cell_weights(place: Tensor, cells: int, count: Tensor | int, dtype: torch.dtype) -> Tensor:
-    """Return which of the cells of `adaptive_avg_pool1d` average a place `[N]`, `[1 or B, cells, N]`, as their weight.
-
-    count: of the places that are averaged, an int or `[B, 1]`. Cells of no places are zero.
-    """
-    cell = torch.arange(cells, device=place.device)[None]
-    # Rounded up by a larger numerator: ONNX rounds division to zero.
-    start, end = cell * count // cells, ((cell + 1) * count + cells - 1) // cells
-    inside = (place >= start[..., None]) & (place < end[..., None])
-    return inside.to(dtype) / (end - start).clamp(min=1)[..., None]
 
 
 class DynamicConv(nn.Module):
@@ -38,9 +27,8 @@ class DynamicConv(nn.Module):
     Two 1 x 1 convolutions make g from averages over as many cells of the map as a kernel has taps.
     """
 
-    def __init__(self, dim: int, sequence: bool = False, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, sequence: bool = False, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.sequence = sequence
         self.w = nn.Parameter(torch.empty(dim, 1, *window(KERNEL, sequence), **dd))
         self.b = nn.Parameter(torch.empty(dim, **dd))
@@ -62,7 +50,10 @@ class DynamicConv(nn.Module):
             place = torch.arange(Y * X, device=maps.device)
             row = place // X
             places = (row, taps[0], counts[0]), (place - row * X, taps[1], counts[1])
-            rows, columns = (cell_weights(*sides, tokens.dtype) for sides in places)
+            rows, columns = (
+                cell_weights(of, torch.arange(cells, device=maps.device)[None], cells, count, tokens.dtype)
+                for of, cells, count in places
+            )
             weights = (rows[:, :, None] * columns[:, None]).flatten(1, 2)
             cells = (weights @ tokens).mT.unflatten(2, taps).to(maps.dtype)
         g = at_least_float32(self.wfm(cells)).flatten(2)
@@ -79,9 +70,8 @@ class DynamicLinear(nn.Module):
     averages over windows of 2 x 2 tokens. Windows that are not whole count as zero.
     """
 
-    def __init__(self, dim: int, out_dim: int, sequence: bool = False, device=None, dtype=None) -> None:
+    def __init__(self, dim: int, out_dim: int, sequence: bool = False, **dd: Any) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.window = window(2, sequence)
         self.w = nn.Parameter(torch.empty(dim, out_dim, **dd))
         self.b = nn.Parameter(torch.empty(out_dim, **dd))
@@ -134,13 +124,12 @@ class WeightFormerAttention(Attention):
         qk=None,
     )
 
-    def __init__(self, dim: int, num_heads: int, *, proj_drop: float = 0.0, **options: Any) -> None:
+    def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        dd = self.device_and_dtype(options)
+        dd = device_and_dtype(options)
         self.conv = DynamicConv(dim, self.sequence, **dd)
         self.linear = DynamicLinear(dim, dim, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
-        self.proj_drop = nn.Dropout(proj_drop)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         mask = layout.grid_mask

@@ -52,33 +52,15 @@ def gradients_by_autograd(inputs: Sequence[Tensor], grad: Tensor, options: Inver
         return torch.autograd.grad(x, inputs, grad.to(x.dtype), create_graph=True)
 
 
-def eigh_inverse(a: Tensor, ridge: float = 0.01, iters: int | None = None, alpha: Tensor | None = None) -> Tensor:
-    """Return the inverse of `A + ridge I`, or its exact Newton iterate, from an eigendecomposition.
+def eigh_inverse(a: Tensor, ridge: float = 0.01) -> Tensor:
+    """Return the Moore-Penrose inverse of `A + ridge I` from an eigendecomposition, for A `[..., M, M]`, symmetric.
 
-    a: `[..., M, M]` symmetric. By default it is the Moore-Penrose inverse, which drops eigenvalues within rounding of
-    zero. iters and alpha `[..., 1, 1]`: return the exact value of `newton_inverse` instead.
+    It drops eigenvalues within rounding of zero.
     """
     with full_precision(a):
         a = at_least_float32(a)
         eigenvalue, basis = torch.linalg.eigh(add_ridge(a, ridge))
-        if iters is None:
-            floor = a.shape[-1] * torch.finfo(a.dtype).eps * eigenvalue.abs().amax(-1, keepdim=True)
-            counts = eigenvalue.abs() > floor
-            inverse = torch.where(counts, 1 / torch.where(counts, eigenvalue, 1), 0)
-        elif alpha is None:
-            raise ValueError("alpha must be given with iters, got None; newton_step_size returns it.")
-        else:
-            inverse = _filtered_inverse(eigenvalue, alpha[..., 0], iters)
+        floor = a.shape[-1] * torch.finfo(a.dtype).eps * eigenvalue.abs().amax(-1, keepdim=True)
+        counts = eigenvalue.abs() > floor
+        inverse = torch.where(counts, 1 / torch.where(counts, eigenvalue, 1), 0)
         return (basis * inverse[..., None, :]) @ basis.mT
-
-
-def _filtered_inverse(p: Tensor, alpha: Tensor, iters: int) -> Tensor:
-    """Return `(1 - (1 - x)^(2^T)) / p` with `x = alpha p^2`, accurate for tiny x, where it tends to `2^T alpha p`."""
-    if iters == 0:
-        # 2^0 is the only odd power, for which 1 - x keeps its sign.
-        return alpha * p
-    x = alpha * p.square()
-    log_remainder = torch.where(x < 0.5, torch.log1p(-torch.where(x < 0.5, x, 0)), torch.log((1 - x).abs()))
-    filtered = -torch.expm1(log_remainder * 2.0**iters)
-    tiny = x < torch.finfo(x.dtype).tiny
-    return torch.where(tiny, 2.0**iters * alpha * p, filtered / torch.where(tiny, 1, p))

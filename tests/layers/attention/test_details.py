@@ -19,10 +19,9 @@ from soft_vit.ops.landmarks import landmark_tokens
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.performer import (
     key_exponents,
-    key_features,
     orthogonal_random_features,
     performer_attention,
-    query_features,
+    query_exponents,
 )
 from soft_vit.ops.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 
@@ -156,8 +155,9 @@ def draw(num_features: int, dim: int, seed: int) -> Tensor:
 
 
 def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
-    largest = key_exponents(k, projection).amax(2, keepdim=True)
-    return query_features(q, projection, largest), key_features(k, projection, largest)
+    of_k, of_q = key_exponents(k, projection), query_exponents(q, projection)
+    largest = of_k.amax(2, keepdim=True)
+    return (of_q + largest - (of_q + largest).amax(-1, keepdim=True)).exp(), (of_k - largest).exp()
 
 
 def test_features_are_orthogonal_in_blocks_and_as_long_as_normal_vectors() -> None:

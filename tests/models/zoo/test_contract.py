@@ -162,13 +162,13 @@ def test_a_training_step_is_the_same_with_checkpointing(family: str, features_on
 
 @every_family
 def test_the_size_of_images_and_rates_reach_their_parts(family: str) -> None:
-    """The size comes from timm's configuration. Every attention and MLP has dropout, except MILA's attention."""
+    """The size comes from timm's configuration. Every attention and MLP has dropout, except those of MILA and CARE."""
     rates = {"drop_path_rate": 0.5, **({"proj_drop_rate": 0.25} if ROWS[family].proj_drop else {})}
     cfg = {"input_size": (3, 96, 64)}
     row = ROWS[family]
     model = timm.create_model(row.tiny, device="meta", pretrained_cfg_overlay=cfg, **rates, **row.small)
     assert pickle.loads(pickle.dumps(model)).img_size == model.img_size == (96, 64)
-    without = ("head_drop", "pos_drop", "attn_drop", *(["attn.proj_drop"] if family == "mila" else []))
+    without = ("head_drop", "pos_drop", "attn_drop", *(["attn.proj_drop"] if family in ("mila", "care") else []))
     for name, module in model.named_modules():
         if isinstance(module, nn.Dropout) and "proj_drop_rate" in rates and not name.endswith(without):
             assert module.p == 0.25, name

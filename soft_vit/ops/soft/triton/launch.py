@@ -20,12 +20,7 @@ def on_device(x: Tensor) -> AbstractContextManager:
 
 
 def forward(
-    q: Tensor,
-    bottleneck: Tensor,
-    v: Tensor,
-    residual: Tensor | None,
-    options: InverseOptions,
-    layout: str,
+    q: Tensor, bottleneck: Tensor, v: Tensor, residual: Tensor | None, options: InverseOptions, layout: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return x, y, W, z and s; see `soft_vit.ops.soft.triton.op.forward`."""
     added = None if residual is None else form(residual)
