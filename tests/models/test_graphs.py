@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 from captured_models import CASES, TWO_STAGES, cases, create, images
-from models.zoo.families import SHALLOW, SMALL
+from models.zoo.families import SAME_BODY, SHALLOW, SMALL
 from timm.models import create_feature_extractor, get_graph_node_names
 
 from soft_vit.models.pyramid import PyramidViT
@@ -67,12 +67,10 @@ def test_export_with_dynamic_batch(arguments):
 # Feature extraction by torch.fx as timm does it, and gradients of every image by vmap.
 
 
-SAME_BODY = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit")
 # A name, and what makes the model small.
 MODELS: dict[str, tuple[str, dict]] = {
     **{name: (name, SHALLOW) for name in ("soft_pico", "local_pyramid_pico")},
     "reversible": ("soft_pico", {"reversible": True}),
-    # Other rows have the same body.
     **{family: row for family, row in SMALL.items() if family not in SAME_BODY},
     "performer_vit": ("performer_vit_tiny_patch16", {"depth": 1, "img_size": 64}),
     "local_vit": ("local_vit_tiny_patch16", {"depth": 1, "img_size": 64, "dynamic_img_size": True}),
