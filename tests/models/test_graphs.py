@@ -14,17 +14,18 @@ from soft_vit.models.pyramid import PyramidViT
 
 ONE_STAGE = dict(depths=(1,), embed_dims=(32,), num_heads=(1,), sr_ratios=(8,), newton_iters=2)
 ONE_STAGE |= dict(attention=("soft",), class_token=False, global_pool="avg")
-MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", False), ("soft", True), ("all", False))]
+MORE = [("soft", False), ("soft_norm", False), ("soft", True), ("all", False)]
+MORE = [pytest.param(*case, "aot_eager", marks=pytest.mark.slow) for case in MORE]
 
 
-@pytest.mark.parametrize(("case", "autocast"), [("soft", False), *MORE])
-def test_compile_without_graph_breaks(case, autocast):
-    """With fullgraph a break is an error; aot_eager checks forward and backward graphs and generates no code."""
+@pytest.mark.parametrize(("case", "autocast", "backend"), [("soft", False, "eager"), *MORE])
+def test_compile_without_graph_breaks(case, autocast, backend):
+    """With fullgraph a break is an error; aot_eager checks backward graphs as well, and generates no code."""
     torch._dynamo.reset()
     gradients = []
     for compiled in (False, True):
         model = create(CASES[case], **(ONE_STAGE if case == "soft" else TWO_STAGES)).train()
-        forward = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+        forward = torch.compile(model, fullgraph=True, backend=backend) if compiled else model
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             out = forward(images())
         out.float().sum().backward()
