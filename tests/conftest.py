@@ -5,7 +5,7 @@ import importlib.util
 import logging
 import os
 import sys
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,21 +31,27 @@ def pytest_collection(session):
 def pytest_collection_finish(session):
     gc.freeze()
     gc.enable()
-    # In each phase of a test, pytest adds its handlers to all loggers that do not propagate. torch has fifty.
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("torch"):
-            logging.getLogger(name).propagate = True
 
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_runs():
-    """Leave out what takes longer than most runs here: descriptions of machine and model, and the layout of configs."""
+    """Leave out what takes longer than most runs here: descriptions of machine and model, and the layout of configs.
+
+    Whether a file of configs/ imports lazily is asked once, and all visualizers have one figure.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if "mmengine" in sys.modules:
             patch.setattr("mmengine.runner.runner.collect_env", dict)
             patch.setattr("mmengine.runner.runner.get_git_hash", str)
             lines = property(lambda config: "".join(f"{key} = {value!r}\n" for key, value in config.to_dict().items()))
             patch.setattr("mmengine.config.Config.pretty_text", lines)
+            lazy = sys.modules["mmengine"].config.Config._is_lazy_import
+            known, configs = cache(lazy), str(Path(__file__).parents[1] / "configs")
+            is_lazy = staticmethod(lambda file: (known if file.startswith(configs) else lazy)(file))
+            patch.setattr("mmengine.config.Config._is_lazy_import", is_lazy)
+            draw = sys.modules["mmengine"].visualization.Visualizer._initialize_fig
+            figure = cache(lambda: draw(None, {"frameon": False}))
+            patch.setattr("mmengine.visualization.Visualizer._initialize_fig", lambda *_: figure())
             # Every data set collects garbage, which takes longer than to read it.
             patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
         if "soft_vit.engine" in sys.modules:
@@ -111,6 +117,14 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture
+def logged(monkeypatch) -> list[str]:
+    """Messages of all loggers. pytest's `caplog` comes with a look at all loggers in each phase of each test."""
+    messages = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda logger, record: messages.append(record.getMessage()))
+    return messages
 
 
 @pytest.fixture(autouse=True)

@@ -107,10 +107,10 @@ def test_a_head_with_more_outputs_than_names_keeps_these_names(way, outputs, tmp
     assert not {*names[3:]} & {*ImageNetInfo().label_descriptions()}
 
 
-def test_outputs_without_names_are_told_once(tmp_path, recwarn, caplog):
+def test_outputs_without_names_are_told_once(tmp_path, recwarn, logged):
     path, x = checkpoint(tmp_path, 5), torch.randn(2, 3, 64, 64)
     predictor = load_predictor("soft_pico", None, path)
-    told = [*predictor.notes, *(str(one.message) for one in recwarn), *caplog.messages]
+    told = [*predictor.notes, *(str(one.message) for one in recwarn), *logged]
     assert len([one for one in told if {"3", "5"} <= {*re.findall(r"\w+", one.replace(path, ""))}]) == 1
     found = timm.create_model("soft_pico", pretrained=True, pretrained_cfg_overlay={"file": path}, **NARROW)
     for model in (found.eval(), predictor.model):

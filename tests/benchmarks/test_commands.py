@@ -4,9 +4,12 @@ tests/test_pages.py runs all that pages show.
 """
 
 import csv
+import json
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import large
 from benchmarks.__main__ import main
 from soft_vit.weights.files import RESOURCES
 
@@ -38,8 +41,21 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
-def test_command(command, tmp_path, capsys):
+def measure_here(command: list[str], **options: object) -> SimpleNamespace:
+    """The process of one pass, in this one: it would import for seconds what is imported here."""
+    name, height, width, _ = command[command.index("benchmarks.large") + 1 :]
+    return SimpleNamespace(returncode=0, stdout=json.dumps(large.measure_pass(name, int(height), int(width))))
+
+
+# A command, and whether each process that it starts is one.
+RUN = [*(pytest.param(command, False, id=command.split()[0]) for command in COMMANDS)]
+RUN += [pytest.param([*COMMANDS][-1], True, id="large in processes", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("command", "in_processes"), RUN)
+def test_command(command, in_processes, tmp_path, capsys, monkeypatch):
+    if not in_processes:
+        monkeypatch.setattr(large, "subprocess", SimpleNamespace(run=measure_here, PIPE=None))
     row, columns, count = COMMANDS[command]
     main([*command.split(), "--device", "cpu", "--out", str(tmp_path / "new" / "two.v1.csv")])
     page = (tmp_path / "new" / "two.v1.md").read_text()

@@ -152,7 +152,10 @@ OF_FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("name", OF_FOLDERS)
+# Images and predictions of detectors go the same way, and are held against a test in tests/predict.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith("detection")) for name in OF_FOLDERS]
+)
 def test_two_paths_start_a_run_whose_predictions_are_those_that_count(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     paths, options = OF_FOLDERS[name]

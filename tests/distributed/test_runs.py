@@ -35,7 +35,8 @@ def straight(tmp_path_factory) -> dict:
 
 
 def test_kill_trials(straight, tmp_path):
-    for events, wrong in trials(tmp_path, straight, count=1, seed=12):
+    # With two workers, in the writing of the checkpoint of step 8: it goes on from step 6, within an epoch.
+    for events, wrong in trials(tmp_path, straight, count=1, seed=134):
         assert not wrong, f"{events}: {wrong}"
 
 

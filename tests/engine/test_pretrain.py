@@ -129,7 +129,7 @@ def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
         assert all(torch.equal(loaded[name], own[name]) for name in both)
     for file in ("model.safetensors", "epoch_8.pth"):
         assert load_into(timm.create_model("soft_pico", num_classes=3, **NARROW), run / file).left_out == []
-        options = {**tiny(8, 4, 1), "load_from": str(run / file), "optim_wrapper.optimizer.lr": 0.0}
+        options = {**tiny(8, 4, 1, stages=NARROW), "load_from": str(run / file), "optim_wrapper.optimizer.lr": 0.0}
         train(CONFIGS / "demo/soft_pico_shapes.py", work_dir=tmp_path / file, options=options)
         trained = torch.load(tmp_path / file / "epoch_1.pth", weights_only=False)["state_dict"]
         # Training moves the statistics of BatchNorm.

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from engine.runs import DEMO, assert_same_state, tiny, weights
-from evaluated import MODEL
+from engine.runs import DEMO, TWO_STAGES, assert_same_state, tiny, weights
 from mmcv.transforms import BaseTransform
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -30,7 +29,9 @@ def test_mmengines_own_runner_trains_the_same(tmp_path):
     # A Runner does not resolve them.
     del options["image_size"], options["default_hooks.watch"]
     options["load_from"] = str(tmp_path / "start.pth")
-    torch.save(timm.create_model("soft_pico", **MODEL | {"num_classes": 12}).state_dict(), options["load_from"])
+    torch.save(
+        timm.create_model("soft_pico", num_classes=12, img_size=32, **TWO_STAGES).state_dict(), options["load_from"]
+    )
     ours = train(DEMO, work_dir=tmp_path / "ours", options=options)
     cfg = Config.fromfile(DEMO)
     cfg.merge_from_dict({**options, "work_dir": str(tmp_path / "theirs"), "experiment_name": "theirs"})

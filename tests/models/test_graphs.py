@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 from captured_models import CASES, TWO_STAGES, cases, create, images
-from models.zoo.families import SHALLOW, SMALL
+from models.zoo.families import SAME_BODY, SHALLOW, SMALL
 from timm.models import create_feature_extractor, get_graph_node_names
 
 from soft_vit.models.pyramid import PyramidViT
@@ -14,17 +14,18 @@ from soft_vit.models.pyramid import PyramidViT
 
 ONE_STAGE = dict(depths=(1,), embed_dims=(32,), num_heads=(1,), sr_ratios=(8,), newton_iters=2)
 ONE_STAGE |= dict(attention=("soft",), class_token=False, global_pool="avg")
-MORE = [pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", False), ("soft", True), ("all", False))]
+MORE = [("soft", False), ("soft_norm", False), ("soft", True), ("all", False)]
+MORE = [pytest.param(*case, "aot_eager", marks=pytest.mark.slow) for case in MORE]
 
 
-@pytest.mark.parametrize(("case", "autocast"), [("soft", False), *MORE])
-def test_compile_without_graph_breaks(case, autocast):
-    """With fullgraph a break is an error; aot_eager checks forward and backward graphs and generates no code."""
+@pytest.mark.parametrize(("case", "autocast", "backend"), [("soft", False, "eager"), *MORE])
+def test_compile_without_graph_breaks(case, autocast, backend):
+    """With fullgraph a break is an error; aot_eager checks backward graphs as well, and generates no code."""
     torch._dynamo.reset()
     gradients = []
     for compiled in (False, True):
         model = create(CASES[case], **(ONE_STAGE if case == "soft" else TWO_STAGES)).train()
-        forward = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
+        forward = torch.compile(model, fullgraph=True, backend=backend) if compiled else model
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             out = forward(images())
         out.float().sum().backward()
@@ -67,12 +68,10 @@ def test_export_with_dynamic_batch(arguments):
 # Feature extraction by torch.fx as timm does it, and gradients of every image by vmap.
 
 
-SAME_BODY = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit")
 # A name, and what makes the model small.
 MODELS: dict[str, tuple[str, dict]] = {
     **{name: (name, SHALLOW) for name in ("soft_pico", "local_pyramid_pico")},
     "reversible": ("soft_pico", {"reversible": True}),
-    # Other rows have the same body.
     **{family: row for family, row in SMALL.items() if family not in SAME_BODY},
     "performer_vit": ("performer_vit_tiny_patch16", {"depth": 1, "img_size": 64}),
     "local_vit": ("local_vit_tiny_patch16", {"depth": 1, "img_size": 64, "dynamic_img_size": True}),

@@ -103,7 +103,7 @@ def test_watching_changes_nothing(watched, tmp_path):
 def test_what_is_logged(watched):
     """Pictures show the first batches of epochs 1 and 3."""
     lines = scalars(watched)
-    for key, stages in (("newton_residual", (1, 2, 3)), ("attention_share", (1, 2, 3, 4))):
+    for key, stages in (("newton_residual", (1,)), ("attention_share", (1, 2))):
         measured = [line for line in lines if f"{key}/stage1" in line]
         assert [line["iter"] for line in measured] == [1, 5, 9]
         assert all(0 <= line[f"{key}/stage{stage}"] < 2 for line in measured for stage in stages)

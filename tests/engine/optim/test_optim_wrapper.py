@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 from distributed.processes import call_in_ranks
-from engine.runs import DEMO, assert_same, differences, scalars, tiny
+from engine.runs import DEMO, NARROW, assert_same, differences, scalars, tiny
 from evaluated import MODEL
 from mmengine.logging import MessageHub
 from torch import nn
@@ -401,7 +401,7 @@ def test_average_moves_with_the_optimizer(spoilt, counts, moved):
 
 
 # Epochs of 4 batches.
-OPTIONS = tiny(images=16, batch=4, epochs=3, validation=20) | {
+OPTIONS = tiny(images=16, batch=4, epochs=3, validation=20, stages=NARROW) | {
     "train_dataloader.dataset.pipeline": [{"type": "PackInputs"}],
     "default_hooks.checkpoint.save_best": ["accuracy/top1", "ema/accuracy/top1"],
     "optim_wrapper.type": "SafeOptimWrapper",

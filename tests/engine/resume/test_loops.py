@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import mmengine.dataset.sampler
 import pytest
-from engine.runs import CONFIGS, DEMO, assert_same_state, scalars, tiny
+from engine.runs import CONFIGS, DEMO, NARROW, assert_same_state, scalars, tiny
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
@@ -303,7 +303,7 @@ def test_loaders_without_a_position(by_iteration, tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        # The last map of 32 pixels has one position, of which BatchNorm has no variance.
+        # The last of four maps of 32 pixels has one position, of which BatchNorm has no variance.
         ({"train_dataloader.dataset.length": 9}, "drop_last"),
         ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
         ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
@@ -316,7 +316,7 @@ def test_loaders_without_a_position(by_iteration, tmp_path):
 def test_checked_before_the_first_step(tmp_path, monkeypatch, options, named):
     steps = []
     monkeypatch.setattr(ExactEpochLoop, "run_iter", lambda loop, *_: steps.append(loop))
-    options = {**OPTIONS, "train_cfg.max_epochs": 1, "default_hooks.checkpoint.interval": -1, **options}
+    options = {**tiny(11, 4, 1, stages=NARROW), "default_hooks.checkpoint.interval": -1, **options}
     options |= {"default_hooks.checkpoint.save_last": False, "train_cfg.val_begin": 9}
     with pytest.raises(ValueError, match=named) if named else nullcontext():
         train(DEMO, work_dir=tmp_path, options=options)

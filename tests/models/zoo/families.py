@@ -321,3 +321,5 @@ PYRAMIDS: dict[str, Family] = {
 
 # The tiny variant of each, and those that contract tests run: name of the model and options that make it small.
 SMALL = {name: (family.tiny, family.small) for name, family in FAMILIES.items() if family.small}
+# Their networks are those of another row with another attention, which a test of each attention reaches too.
+SAME_BODY = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit")

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import timm
 import torch
-from models.zoo.families import FAMILIES, PYRAMIDS
+from models.zoo.families import FAMILIES, PYRAMIDS, SAME_BODY
 from models.zoo.generated import images, lists, relative_error, shapes
 from timm.data import resolve_data_config
 from timm.layers import DropPath
@@ -29,8 +29,8 @@ MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for
 # The parameters of others have the same names, or more numbers in them.
 SMALLEST = {*(row.tiny for row in STAGED.values()), *PYRAMID_MODELS}
 ROWS = {**FAMILIES, **PYRAMIDS}
-# The networks of other rows with another attention, or options that another row has too.
-SLOW = ("flatten_pvt", "flatten_swin", "pola_pvt", "pola_swin", "h_vit3", "mavit", "fused stages", "reversible")
+# Also options that another row has too.
+SLOW = (*SAME_BODY, "fused stages", "reversible")
 every_family = pytest.mark.parametrize(
     "family",
     [pytest.param(family, marks=[pytest.mark.slow] * (family in SLOW)) for family, row in ROWS.items() if row.staged],

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from released import relative_error
 
 from soft_vit.ops import soft_attention, soft_attention_reference
 from soft_vit.ops.soft.triton import tiling
@@ -70,10 +71,6 @@ def outputs_and_gradients(function, tensors: dict, variant: dict, cast=lambda x:
     target = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(bits).to(out)
     gradients = torch.autograd.grad(out, list(tensors.values()), target)
     return {"x": out.detach(), **dict(zip((f"d{name}" for name in tensors), gradients, strict=True))}
-
-
-def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((actual.double() - exact).norm() / exact.norm())
 
 
 def strides(x: torch.Tensor) -> list[int]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from released import relative_error
 
 from soft_vit.ops import newton_inverse, self_gaussian_kernel
 from soft_vit.ops.soft.triton import op
@@ -20,10 +21,6 @@ def on_chip(tokens: torch.Tensor, iters: int = 20, ridge: float = 0.01, start: s
     x = tokens.new_zeros(*tokens.shape[:2], 5, 16)
     _, _, w, _, _ = op.forward(x, tokens, x, None, "newton", False, iters, ridge, start, "heads", "heads")
     return w.unflatten(0, tokens.shape[:2])
-
-
-def relative_error(actual: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((actual.double() - exact).norm() / exact.norm())
 
 
 QUICK = [(dict(m=49, spread=0.02), ROWSUM), (dict(m=9, spread=0.0), ROWSUM), (dict(m=9), dict(GUARDED, iters=3))]
