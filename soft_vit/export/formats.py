@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,10 +51,21 @@ def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True)
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions to Core ATen, and that of norms, which torch 2.11 lacks."""
+    """Return torch's decompositions to Core ATen, that of norms, which torch 2.11 lacks, and that of rolled maps."""
     table = torch.export.default_decompositions()
     table[torch.ops.aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
+    table[torch.ops.aten.roll.default] = _roll_by_slices
     return table
+
+
+def _roll_by_slices(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Roll by joining two parts; torch would gather by indices modulo the size, which Core ML lacks."""
+    if not dims:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        first = -shift % x.shape[dim]
+        x = torch.cat([x.narrow(dim, first, x.shape[dim] - first), x.narrow(dim, 0, first)], dim)
+    return x
 
 
 def core_aten(source: ExportModel) -> torch.export.ExportedProgram:
