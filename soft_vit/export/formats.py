@@ -51,10 +51,12 @@ def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True)
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions to Core ATen, that of norms, which torch 2.11 lacks, and that of rolled maps."""
+    """Return torch's decompositions to Core ATen, that of norms, which torch 2.11 lacks, and those for Core ML."""
     table = torch.export.default_decompositions()
     table[torch.ops.aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
     table[torch.ops.aten.roll.default] = _roll_by_slices
+    # Core ML lacks it, and has the other two.
+    table[torch.ops.aten.bitwise_or.Tensor] = lambda a, b: ~(~a & ~b)
     return table
 
 
