@@ -22,20 +22,18 @@ Run = Callable[[Tensor], list[Tensor]]
 
 MAX_BATCH = 4096
 MAX_SIDE = 4096
-MIN_SIDE = 64
-"""Smallest side of an image of any size: models treat a map of one token differently; here the last map has four."""
 METADATA_FILE = "metadata.json"
 
 
 def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True) -> torch.export.ExportedProgram:
-    """Return the graph of a model for any batch or one image and, with any_size, for sides of 64 pixels and above.
+    """Return the graph of a model for any batch or one image and, with any_size, for sides from its min_side up.
 
     Raises ValueError for a model whose graph depends on the image size.
     """
     dim = torch.export.Dim
     shapes = {0: dim("batch", min=1, max=MAX_BATCH)} if any_batch else {}
     if any_size:
-        shapes |= {side: dim(name, min=MIN_SIDE, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
+        shapes |= {side: dim(name, min=source.min_side, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
     # torch.export would specialise on a batch of 1.
     example = source.images(2 if any_batch else 1, *source.input_size[1:])
     try:
