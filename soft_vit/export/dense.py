@@ -50,6 +50,8 @@ class RetinaNetBoxes(nn.Module):
     """Boxes `[B, N, 4]` (x0, y0, x1, y1) in pixels, and scores `[B, N, K]`, of images `[B, 3, H, W]`."""
 
     outputs = ("boxes", "scores")
+    # Two places in the last map, of stride 128.
+    min_side = 160
 
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
@@ -155,4 +157,5 @@ def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> Expo
         outputs=network.outputs,
         notes=tuple(predictor.notes),
         needs_given=isinstance(network, MaskRCNNBoxes),
+        min_side=getattr(network, "min_side", 64),
     )

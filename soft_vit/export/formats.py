@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,20 +22,18 @@ Run = Callable[[Tensor], list[Tensor]]
 
 MAX_BATCH = 4096
 MAX_SIDE = 4096
-MIN_SIDE = 64
-"""Smallest side of an image of any size: models treat a map of one token differently; here the last map has four."""
 METADATA_FILE = "metadata.json"
 
 
 def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True) -> torch.export.ExportedProgram:
-    """Return the graph of a model for any batch or one image and, with any_size, for sides of 64 pixels and above.
+    """Return the graph of a model for any batch or one image and, with any_size, for sides from its min_side up.
 
     Raises ValueError for a model whose graph depends on the image size.
     """
     dim = torch.export.Dim
     shapes = {0: dim("batch", min=1, max=MAX_BATCH)} if any_batch else {}
     if any_size:
-        shapes |= {side: dim(name, min=MIN_SIDE, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
+        shapes |= {side: dim(name, min=source.min_side, max=MAX_SIDE) for side, name in ((2, "height"), (3, "width"))}
     # torch.export would specialise on a batch of 1.
     example = source.images(2 if any_batch else 1, *source.input_size[1:])
     try:
@@ -51,10 +49,23 @@ def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True)
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions to Core ATen, and that of norms, which torch 2.11 lacks."""
+    """Return torch's decompositions to Core ATen, that of norms, which torch 2.11 lacks, and those for Core ML."""
     table = torch.export.default_decompositions()
     table[torch.ops.aten.linalg_vector_norm.default] = torch._refs.linalg.vector_norm
+    table[torch.ops.aten.roll.default] = _roll_by_slices
+    # Core ML lacks it, and has the other two.
+    table[torch.ops.aten.bitwise_or.Tensor] = lambda a, b: ~(~a & ~b)
     return table
+
+
+def _roll_by_slices(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Roll by joining two parts; torch would gather by indices modulo the size, which Core ML lacks."""
+    if not dims:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        first = -shift % x.shape[dim]
+        x = torch.cat([x.narrow(dim, first, x.shape[dim] - first), x.narrow(dim, 0, first)], dim)
+    return x
 
 
 def core_aten(source: ExportModel) -> torch.export.ExportedProgram:

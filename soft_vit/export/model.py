@@ -67,7 +67,8 @@ class ExportModel:
     the logits, `class 3` and so on where unknown, or empty if all are. outputs: a name for each tensor of the result.
     notes: a sentence for each change of the weights. crop: timm's crop_pct, crop_mode and interpolation, as far as they
     are known. spec: the record of the model. dtype: of the images, fp32 or uint8. needs_given: whether the model takes
-    the outputs of a file as `given`, to return what they must be, see `MaskRCNNBoxes`.
+    the outputs of a file as `given`, to return what they must be, see `MaskRCNNBoxes`. min_side: smallest side of
+    images of any size: models treat a map of one token differently.
     """
 
     name: str
@@ -82,6 +83,7 @@ class ExportModel:
     spec: ModelSpec = field(default_factory=ModelSpec)
     dtype: torch.dtype = torch.float32
     needs_given: bool = False
+    min_side: int = 64
 
     def images(self, batch: int, height: int, width: int, generator: torch.Generator | None = None) -> Tensor:
         """Return random images `[B, C, H, W]`."""

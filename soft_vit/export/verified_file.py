@@ -8,7 +8,7 @@ from textwrap import shorten
 
 import torch
 
-from soft_vit.export.formats import FORMATS, MIN_SIDE, Run, as_list
+from soft_vit.export.formats import FORMATS, Run, as_list
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import QUANTIZERS, check_drop
 from soft_vit.text_tables import one_line
@@ -113,10 +113,10 @@ def place(source: Path, target: Path) -> int:
 
 def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]:
     """Return sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones."""
-    height, width = source.input_size[1:]
-    others = [(height + 37, max(width - 11, MIN_SIDE)), (MIN_SIDE, 3 * width + 5), (2 * height - 1, MIN_SIDE)]
+    (height, width), least = source.input_size[1:], source.min_side
+    others = [(height + 37, max(width - 11, least)), (least, 3 * width + 5), (2 * height - 1, least)]
     # In the last stage, grids reach their limit of 7 windows on a side.
-    others.append((MIN_SIDE, 8 * 32 + 37))
+    others.append((least, 8 * 32 + 37))
     return [(height, width), *(others if any_size else ())]
 
 

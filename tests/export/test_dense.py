@@ -99,3 +99,11 @@ def test_file(make, format, tmp_path):
     how = dict(mean=(0.5,) * 3, std=(0.25,) * 3, outputs=module.outputs, needs_given=make is mask_rcnn)
     source = ExportModel("dense", module, (3, 64, 96), **how)
     export(source, tmp_path / f"model.{'onnx' if format == 'onnx' else 'xml'}", format, report=lambda line: None)
+
+
+@pytest.mark.slow
+def test_retinanet_of_any_size(tmp_path):
+    pytest.importorskip("onnxruntime")
+    module = dense_module(retinanet())
+    how = dict(mean=(0.5,) * 3, std=(0.25,) * 3, outputs=module.outputs, min_side=module.min_side)
+    export(ExportModel("dense", module, (3, 288, 352), **how), tmp_path / "model.onnx", "onnx", any_size=True)

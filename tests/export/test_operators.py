@@ -32,8 +32,9 @@ def rare(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     _, packet, overload = name.split(".")
     if packet in REPLACED:
         return ""
-    # The latter reads a number, which a graph cannot.
-    if torch.Tag.core not in getattr(getattr(torch.ops.aten, packet), overload).tags or packet == "_local_scalar_dense":
+    # _local_scalar_dense reads a number, which a graph cannot. Core ML lacks the others.
+    core = torch.Tag.core in getattr(getattr(torch.ops.aten, packet), overload).tags
+    if not core or packet in ("_local_scalar_dense", "bitwise_or", "fmod"):
         return name
     if packet == "split_with_sizes" and len(args[1]) == 1:
         return f"{name} into one part"

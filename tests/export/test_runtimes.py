@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 from soft_vit.export import FORMATS, ExportModel, export, load_export_model
-from soft_vit.export.formats import Format, core_aten, fold_constants
+from soft_vit.export.formats import Format, core_aten, core_decompositions, fold_constants
 from soft_vit.export.quantization import labelled_images
 from soft_vit.export.verified_file import relative_error
 
@@ -102,6 +102,13 @@ def test_what_depends_on_sizes_alone_becomes_a_constant():
     folded = fold_constants(program.module(check_guards=False))
     assert not [node for node in folded.graph.nodes if "arange" in str(node.target)]
     torch.testing.assert_close(folded(images), source.model(images))
+
+
+def test_rolled_maps():
+    maps = torch.randn(2, 5, 4)
+    roll = core_decompositions()[torch.ops.aten.roll.default]
+    assert torch.equal(roll(maps, [3, -2], [1, 2]), maps.roll((3, -2), (1, 2)))
+    assert torch.equal(roll(maps, [0, 13], [1, -2]), maps.roll(13, 1))
 
 
 @pytest.mark.parametrize("inside", [False, True])

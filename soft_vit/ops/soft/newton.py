@@ -75,6 +75,12 @@ def newton_iterate(p: Tensor, v: Tensor, iters: int) -> Tensor:
     shape = v.shape
     p, v = p.reshape(-1, *p.shape[-2:]), v.reshape(-1, *v.shape[-2:])
     may_end_early = p.numel() > 0 and on_cpu_without_gradients(p, v)
+    if torch.compiler.is_exporting():
+        # As V (2 I - P V): runtimes have no product with a sum and factors, so three operators a step instead of five.
+        twice = 2 * torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
+        for _ in range(iters):
+            v = torch.bmm(v, twice - torch.bmm(p, v))
+        return v.reshape(shape)
     for step in range(iters):
         product = torch.bmm(p, v)
         last = may_end_early and step >= UNCHECKED_STEPS and _is_near_identity(product)
