@@ -50,19 +50,18 @@ def ask(
 
     Arguments and errors are those of `soft_vit.engine.config.resolve`.
     """
-    start_processes(cfg)
     if counts_classes(cfg, earlier):
         recorded = tested and (tested.options.get("num_classes") or len(tested.label_names))
-        cfg.num_classes = recorded or from_main(_count_classes, cfg)
+        cfg.num_classes = recorded or _main_process(cfg, _count_classes, cfg)
         share_num_classes(cfg, earlier)
     model = cfg.get("model") or {}
     open_bags = type_name(model) == "BagClassifier" and None in (model.get("in_features"), model.get("num_classes"))
-    if open_bags and (known := from_main(_training_metainfo, cfg)):
+    if open_bags and (known := _main_process(cfg, _training_metainfo, cfg)):
         model.update(in_features=known["in_features"], num_classes=len(known["classes"]))
     if tested is None:
         _choose_checkpoint(cfg, resume, notify)
         start = start_weights(cfg)
-        spec = from_main(_read_spec, start, bool(cfg.get("load_from"))) if start else None
+        spec = _main_process(cfg, _read_spec, start, bool(cfg.get("load_from"))) if start else None
     else:
         cfg.load_from, cfg.resume = None, False
         start, spec = None, tested
@@ -70,6 +69,12 @@ def ask(
     if not timm_model(cfg).get("pretrained"):
         _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))
     _take_preprocessing(cfg, spec, start, notify)
+
+
+def _main_process(cfg: Config, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a function in the main process, in all processes of the run."""
+    start_processes(cfg)
+    return from_main(function, *args)
 
 
 def _count_classes(cfg: Config) -> int | None:
@@ -102,6 +107,7 @@ def _choose_checkpoint(cfg: Config, resume: str | None, notify: Callable[[str], 
         # As in MMEngine.
         resume = "auto"
     if resume == "auto" or restarting_launcher():
+        start_processes(cfg)
         asked, resume = resume, choose_checkpoint(cfg.work_dir, resume)
         if resume is None and asked == "auto":
             # Jobs that restart themselves pass --resume the first time, too.
