@@ -55,7 +55,7 @@ def check_choice(name: str, value: Choice, choices: tuple[str, ...]) -> Choice:
 def at_least(name: str, value: int, smallest: int = 1) -> int:
     """Return an option; ValueError unless it is an integer of at least smallest."""
     if not isinstance(value, SupportsIndex) or index(value) < smallest:
-        raise ValueError(f"{name} must be an integer of at least {smallest}, got {name}={value!r}.")
+        raise ValueError(f"{name} must be an integer of at least {smallest}, got {value!r}.")
     return index(value)
 
 
