@@ -35,12 +35,18 @@ from soft_vit.weights.spec import ModelSpec
 RANDOM_CHOICES = 4
 # Checks on held-out images within a phase; from half of them on, a phase that has made the error worse is stopped.
 CHECKS = 8
+# Share of the average of weights that a step keeps.
+MOMENTUM = 0.9
 
 
 def resized(x: Tensor, size: int) -> Tensor:
     """Return images `[B, 3, H, W]` whose shorter side has size pixels."""
     shape = [side * size // min(x.shape[-2:]) for side in x.shape[-2:]]
     return x if shape == list(x.shape[-2:]) else F.interpolate(x, shape, mode="bicubic", antialias=True)
+
+
+def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in weights.items()}
 
 
 class _Losses(nn.Module):
@@ -94,7 +100,7 @@ class Linearisation:
     are kept.
     """
     best: dict[str, Any] = field(default_factory=dict)
-    """Of the present phase: its checks, the lowest error, its step, and the weights of that step."""
+    """Of the present phase: its checks, the lowest error with its step and weights, and the average of weights."""
 
     def __post_init__(self) -> None:
         for size in self.plan.sizes:
@@ -133,8 +139,9 @@ class Linearisation:
 
         batches: returns the batches `[B, 3, H, W]` of the steps from a given one on, as `Plan.images` says. samples:
         images `[B, 3, H, W]` of the largest size, on which errors are measured; phases at smaller sizes reduce them.
-        A phase ends with the weights that have the lowest error on them, and stops, with a warning, if it has a larger
-        one after half of its steps than before the first.
+        Checked are the weights of a step and their running average, since the errors of single steps go up and down.
+        A phase ends with those of the lowest error, and stops, with a warning, if both have a larger one after half of
+        its steps than before the first.
         checkpoint: the file that is written every save_every steps; a run that stopped continues from it as if it had
         not. It is also written when an image cannot be read, and after the step in which Ctrl-C or SIGTERM arrives in
         any process, which then ends all of them with code 75.
@@ -162,7 +169,7 @@ class Linearisation:
                         optimizer.load_state_dict(optimizer_state)
                         optimizer_state = None
                 if not self.best:
-                    self._keep(self._held_out_error(samples, losses, self.step))
+                    self._keep(samples, losses, self.step)
                 for group in optimizer.param_groups:
                     group["lr"] = self.plan.rate(self.step)
                 try:
@@ -183,6 +190,7 @@ class Linearisation:
                     raise ValueError(f"Gradients must be finite, got {norm} at step {self.step}; lower the lr.")
                 optimizer.step()
                 self.step += 1
+                self._average()
                 bar.set_postfix_str(f"{x.shape[-1]} px, loss {loss.item():.3f}", refresh=False)
                 bar.update()
                 if self._check(samples, losses):
@@ -210,12 +218,29 @@ class Linearisation:
             losses = DistributedDataParallel(losses, device_ids=ids, find_unused_parameters=True)
         return torch.optim.AdamW(trained, lr=self.plan.lr[0], weight_decay=0.0), losses
 
-    def _keep(self, error: float) -> None:
-        """Note a check of this phase, and keep the student's weights if it has the lowest error."""
+    def _average(self) -> None:
+        """Move the average of this phase's weights towards those of this step, farther in the first steps."""
+        done = self.step - self.plan.span(self.step - 1)[0]
+        share = max(1 - MOMENTUM, 9 / (10 + done))
+        for name, value in self.student.state_dict().items():
+            average = self.best["average"][name]
+            average.lerp_(value, share) if value.is_floating_point() else average.copy_(value)
+
+    def _keep(self, samples: Tensor, losses: Any, step: int) -> None:
+        """Check the weights and their average in the phase of a step, and keep those of the lowest error."""
+        present = _copy(self.student.state_dict())
+        states = [present, self.best["average"]] if self.best else [present]
+        errors = []
+        for state in states:
+            load_into(self.student, state)
+            errors.append(self._held_out_error(samples, losses, step))
+        load_into(self.student, present)
+        self.best.setdefault("average", _copy(present))
+        # NaN is no lowest error.
+        error, state = min(zip(errors, states, strict=True), key=lambda one: (math.isnan(one[0]), one[0]))
         self.best.setdefault("checks", []).append([self.step, error])
         if error < self.best.get("error", math.inf) or "student" not in self.best:
-            state = {name: value.detach().clone() for name, value in self.student.state_dict().items()}
-            self.best |= {"error": error, "step": self.step, "student": state}
+            self.best |= {"error": error, "step": self.step, "student": _copy(state)}
 
     def _check(self, samples: Tensor, losses: Any) -> bool:
         """Check the error on held-out images, if that is due; return whether to stop the phase.
@@ -226,7 +251,7 @@ class Linearisation:
         done, every = self.step - start, max(1, (end - start) // CHECKS)
         if done % every and self.step != end:
             return False
-        self._keep(self._held_out_error(samples, losses, self.step - 1))
+        self._keep(samples, losses, self.step - 1)
         checks = self.best["checks"]
         # Not by NaN.
         if self.step == end or checks[-1][1] <= checks[0][1] or 2 * done < end - start:
@@ -258,8 +283,7 @@ class Linearisation:
         for phase, end in enumerate(self.plan.ends, 1):
             if self.step == end and self.plan.steps[phase - 1]:
                 began, kept = end - self.plan.steps[phase - 1], self.best["step"]
-                if kept < end:
-                    load_into(self.student, self.best["student"])
+                load_into(self.student, self.best["student"])
                 if kept == began:
                     what = f"Phase {phase} made the error of sample images worse than {self.best['error']:.3f}"
                     warnings.warn(f"{what}; the weights from before it are kept. Lower its lr.", stacklevel=3)
@@ -372,6 +396,7 @@ class Linearisation:
         if "softmax" in self.history:
             self._rebuild(self.history["softmax"]["kept"])
         load_into(self.student, state["student"])
-        # Runs of version 0.4 did not keep the best weights.
-        self.best = state.get("best", {})
+        # Older runs kept no average.
+        best = state.get("best", {})
+        self.best = best if "average" in best else {}
         return state["optimizer"]

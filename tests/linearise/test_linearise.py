@@ -209,6 +209,31 @@ def test_a_phase_that_makes_errors_worse_is_stopped_and_leaves_nothing(lr: float
     assert run.step == 20
 
 
+@pytest.mark.parametrize("best", ["weights", "average"])
+def test_a_phase_ends_with_the_best_of_weights_and_averages(best: str, monkeypatch) -> None:
+    """After four of 16 steps, with a check after every second one."""
+    errors = iter([1.0, 0.9, 0.8, *((0.5, 0.6) if best == "weights" else (0.6, 0.5)), *(0.7,) * 12])
+    monkeypatch.setattr(Linearisation, "_held_out_error", lambda *_: next(errors))
+    plan, x = Plan(steps=(16, 0, 0), sizes=(32,)), torch.randn(2, 3, 32, 32)
+    run, weights = Linearisation(teacher(), "linear", plan), []
+
+    def read() -> Tensor:
+        return run.student.attention(0).qkv.weight.detach().clone()
+
+    def watched(start: int) -> Iterator[Tensor]:
+        for _ in range(start, 16):
+            weights.append(read())
+            yield x
+
+    run.fit(watched, x)
+    assert run.history["phase 1"]["step"] == 4
+    assert [error for _, error in run.history["phase 1"]["checks"]] == [1.0, 0.8, 0.5, *(0.7,) * 6]
+    average = weights[0]
+    for step, weight in enumerate(weights[1:5], 1):
+        average = average.lerp(weight, 9 / (10 + step))
+    torch.testing.assert_close(read(), weights[4] if best == "weights" else average)
+
+
 def test_attention_errors_are_by_the_variance_of_the_teachers() -> None:
     of = teacher().double()
     student = Linearisation(of, "linear").student.double()
