@@ -132,6 +132,12 @@ def padded_parts(x: Tensor, size: int) -> Tensor:
     return x.unflatten(1, (-1, size))
 
 
+def delayed(x: Tensor, by: int = 1, value: float = 0.0) -> Tensor:
+    """Return tokens `[..., N, D]`, each by some places later, behind tokens of a value; the last ones are left out."""
+    # Cut after padding, since a size that may become one is special in a graph for any size.
+    return F.pad(x, (0, 0, by, 0), value=value)[..., :-by, :]
+
+
 def first_parts(x: Tensor, count: int) -> Tensor:
     """Return the first of parts, `[X, count, ...]` of x `[X, parts, size, ...]`: the inverse of `padded_parts`."""
     x = x.flatten(1, 2)

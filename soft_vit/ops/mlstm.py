@@ -37,7 +37,7 @@ def log_weights(forget: Tensor, given: Tensor) -> Tensor:
     length = forget.shape[-1]
     place = torch.arange(length, device=forget.device)
     earlier = place[:, None] > place
-    segments = forget[..., None].expand(*forget.shape, length).masked_fill(~earlier, 0).cumsum(-2)
+    segments = forget[..., None].expand(*forget.shape, length).masked_fill(~earlier, 0).cumsum(forget.ndim - 1)
     return (segments + given[..., None, :]).masked_fill(place[:, None] < place, -math.inf)
 
 

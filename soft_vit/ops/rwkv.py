@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soft_vit.ops.gated import delayed
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
 CHUNKS = 32
@@ -44,7 +45,8 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         place = torch.arange(size, device=k.device)
         if exporting:
             starts = torch.arange(count, device=k.device) * length
-            index = (starts[:, None] + place).masked_fill(place == length, T).clamp(max=T).flatten()
+            index = (starts[:, None] + place).masked_fill(place == length, T)
+            index = index.masked_fill(index > T, T).flatten()
             k, v = F.pad(k, (0, 0, 0, 1), value=NO_KEY), F.pad(v, (0, 0, 0, 1))
             k, v = k.index_select(1, index), v.index_select(1, index)
         else:
@@ -76,7 +78,9 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not exporting:
             return y[:, :T]
         t = torch.arange(T, device=k.device)
-        return y.index_select(1, t + (t[:, None] >= starts).sum(1) - 1)
+        # Core ML adds truth values up as floats, which are no places.
+        begun = (t[:, None] >= starts).to(torch.int32).sum(1, dtype=torch.int32)
+        return y.index_select(1, t + begun - 1)
 
 
 def sums_before(x: Tensor, own: bool = False, backward: bool = False) -> Tensor:
@@ -90,7 +94,7 @@ def sums_before(x: Tensor, own: bool = False, backward: bool = False) -> Tensor:
         return (ones.mT if backward else ones) @ x
     reverse = torch.arange(size, device=x.device).flip(0)
     x = x.index_select(2, reverse) if backward else x
-    sums = (x if own else F.pad(x, (0, 0, 1, -1))).cumsum(2)
+    sums = (x if own else delayed(x)).cumsum(2)
     return sums.index_select(2, reverse) if backward else sums
 
 
@@ -99,14 +103,13 @@ def sums_of_chunks(x: Tensor, log: Tensor, decay: Tensor) -> tuple[Tensor, Tenso
 
     Each distance of one chunk multiplies by exp(-decay), `[C]`. The result is a pair like x and log.
     """
-    x, log = F.pad(x, (0, 0, 1, -1)), F.pad(log - decay, (0, 0, 1, -1), value=NO_KEY)
+    x, log = delayed(x), delayed(log - decay, value=NO_KEY)
     # The number of chunks that each sum reaches back.
     distance = 1
     while distance < x.shape[-2]:
-        behind = (0, 0, distance, -distance)
-        other = F.pad(log, behind, value=NO_KEY) - distance * decay
+        other = delayed(log, distance, NO_KEY) - distance * decay
         most = torch.maximum(log, other).detach()
         scales = (torch.exp(part - most).repeat(*[1] * (x.ndim - 1), 2) for part in (log, other))
-        x = next(scales) * x + next(scales) * F.pad(x, behind)
+        x = next(scales) * x + next(scales) * delayed(x, distance)
         log, distance = most, 2 * distance
     return x, log

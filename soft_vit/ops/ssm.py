@@ -17,10 +17,9 @@ Letters: X sequences, N tokens, D channels; n chunks of L tokens.
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.gated import first_parts, padded_parts
+from soft_vit.ops.gated import delayed, first_parts, padded_parts
 from soft_vit.ops.mlstm import log_weights
 from soft_vit.ops.numerics import full_precision, is_eager
 
@@ -55,7 +54,7 @@ def scan(log_decay: Tensor, update: Tensor, depth: int = DEPTH) -> Tensor:
     decay, before = log_decay.exp(), torch.zeros_like(update[:, :, 0])
     if not whole:
         left = _steps(decay, update, before, torch.addcmul, keep=False)[-1]
-        before = F.pad(scan(log_decay.sum(2), left, depth - 1), (0, 0, 1, -1))
+        before = delayed(scan(log_decay.sum(2), left, depth - 1))
     in_place = is_eager(update) and not torch.is_grad_enabled()
     states = _steps(decay, update, before, Tensor.addcmul_ if in_place else torch.addcmul, keep=not in_place)
     return first_parts(update if in_place else torch.stack(states, dim=2), N)

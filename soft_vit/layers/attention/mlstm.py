@@ -158,10 +158,13 @@ class MLSTMAttention(Attention):
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, T, I]`; in the backward direction, with the kernel reversed."""
-        dims = [2, 3] if self.direction == "backward" else []
+
+        def turned(x: Tensor) -> Tensor:
+            return x.flip(tuple(range(2, x.ndim))) if self.direction == "backward" else x
+
         if isinstance(self.conv, nn.Conv1d):
-            return self.conv(F.pad(x.mT.flip(dims[:1]), (3, 0))).flip(dims[:1]).mT
-        return convolve_grid(x, lambda grid: self.conv(grid.flip(dims)).flip(dims), layout)
+            return turned(self.conv(F.pad(turned(x.mT), (3, 0)))).mT
+        return convolve_grid(x, lambda grid: turned(self.conv(turned(grid))), layout)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         a, z = self.proj_up(x).chunk(2, dim=2)
