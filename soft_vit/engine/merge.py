@@ -4,7 +4,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -177,10 +177,14 @@ def _check_paths(cfg: Config, earlier: shared.Earlier) -> None:
     for old in {old for old in earlier.values["data_root"] if root is not None and old not in (None, root)}:
         for place, entry in entries({key: value for key, value in cfg.items() if key in _READ_BY_RUNNER}):
             for key, value in entry.items():
-                path = PurePath(value) if isinstance(value, str) else None
-                if path is not None and path.is_relative_to(old) and not path.is_relative_to(root):
+                if isinstance(value, str) and _is_in(value, old) and not _is_in(value, root):
                     name = f"{place}.{key}".lstrip(".")
                     raise ValueError(f"{name} must be in data_root={root}, got {value}; set it as well.")
+
+
+def _is_in(path: str, folder: str) -> bool:
+    # By text: in ".", every word would be a path.
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
 # How a run is built.

@@ -239,6 +239,14 @@ def test_values_that_contradict_each_other(tmp_path, base, child, options, named
         resolve(written(tmp_path / "c.py", f"_base_ = '{base}'\n{child}\n"), options)
 
 
+def test_words_are_no_paths_in_a_data_root_of_here(tmp_path):
+    written(
+        tmp_path / "low.py", "_base_ = 'configs/finetune/soft_tiny_imagefolder.py'\ndata_root = '.'\nnum_classes = 2\n"
+    )
+    cfg = resolve(written(tmp_path / "c.py", "_base_ = 'low.py'\ndata_root = 'b'\n"))
+    assert cfg.train_dataloader.dataset.data_root == "b"
+
+
 def test_image_size_of_a_test_alone():
     assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
 
