@@ -124,7 +124,10 @@ class TarStorage:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY)
         # Forked processes share the file position, which pread ignores.
-        return os.pread(self._descriptor, entry.size, entry.offset)
+        data = os.pread(self._descriptor, entry.size, entry.offset)
+        if len(data) < entry.size:
+            raise OSError(f"{self.path} ends within {entry.name}")
+        return data
 
     def __getstate__(self) -> dict:
         # Each sample holds its entry, so workers need no list.

@@ -89,8 +89,9 @@ class LabelMaps:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
         with named(entry):
             values, end = decode_label_map(self.maps.read(entry)), len(self.classes) + self.reduce_zero_label
-            beyond = [value for value in _present(values) if not (0 <= value < end or value == IGNORED)]
-            if beyond and not self.values:
+            # A table of values leaves out those that it does not list.
+            present = () if self.values else _present(values)
+            if beyond := [value for value in present if not (0 <= value < end or value == IGNORED)]:
                 hint = "" if self.reduce_zero_label else "; if 0 means unlabelled, set reduce_zero_label=True"
                 raise BadImage(f"values must be below {end} or {IGNORED}, got {beyond[-1]}{hint}")
         # Classes by value; the last row is of values beyond a byte.
@@ -183,7 +184,7 @@ def find_label_maps(
     pairs = [pair for pair in pairs if pair[1].name not in missing]
     if not pairs:
         such = f", such as {min(missing)}" if missing else ""
-        raise ValueError(f"{maps.path} must hold label maps of the images in {images.path}{such}.")
+        raise ValueError(f"{images.path} must hold images with label maps in {maps.path}{such}.")
     values = known.values if known is not None and of_cityscapes else ()
     home = root if ann_dir is None or (root / "classes.txt").is_file() else root.parent
     if classes is not None:
