@@ -310,25 +310,30 @@ def load_predictor(
     checkpoint: str | Path | None = None,
     *,
     pretrained: bool = True,
+    score_thr: float = 0.3,
     device: str | None = None,
-    img_size: int | None = None,
-    topk: int = 5,
-    **of_config: Any,
+    options: dict | None = None,
+    scale: float | None = None,
+    tiles: int | None = None,
+    overlap: float = 0.2,
+    **shared: Any,
 ) -> Predictor:
     """Return the `TimmPredictor` of a model's name, or the `ConfigPredictor` of a config and its checkpoint.
 
-    device: by default a GPU if there is one. of_config: further arguments of `ConfigPredictor`. Raises ValueError or
-    FileNotFoundError for arguments that cannot be used.
+    device: by default a GPU if there is one. shared: img_size and topk. Raises ValueError or FileNotFoundError for
+    arguments that cannot be used.
     """
     if (model is None) == (config is None):
         raise ValueError("Give either --model, or --config and --checkpoint.")
-    if model is not None and any(of_config.get(name) for name in ("options", "scale", "tiles")):
+    if model is not None and (options or scale is not None or tiles is not None):
         raise ValueError(f"--cfg-options, --scale and --tiles must come with --config, got --model {model}.")
     if config is not None and checkpoint is None:
         raise ValueError(f"--checkpoint must be given with --config {config}.")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    require_device(device)
-    shared = {"img_size": img_size, "topk": at_least("topk", topk), "device": device}
+    at_least("topk", shared.get("topk", 1))
+    shared["device"] = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    require_device(shared["device"])
     if model is not None:
         return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
-    return ConfigPredictor(config, checkpoint, **shared, **of_config)
+    return ConfigPredictor(
+        config, checkpoint, score_thr=score_thr, options=options, scale=scale, tiles=tiles, overlap=overlap, **shared
+    )
