@@ -229,15 +229,15 @@ class Linearisation:
     def _keep(self, samples: Tensor, losses: Any, step: int) -> None:
         """Check the weights and their average in the phase of a step, and keep those of the lowest error."""
         present = _copy(self.student.state_dict())
-        states = [present, self.best["average"]] if self.best else [present]
-        errors = []
-        for state in states:
-            load_into(self.student, state)
-            errors.append(self._held_out_error(samples, losses, step))
-        load_into(self.student, present)
-        self.best.setdefault("average", _copy(present))
+        checked = [(self._held_out_error(samples, losses, step), present)]
+        if "average" in self.best:
+            load_into(self.student, self.best["average"])
+            checked.append((self._held_out_error(samples, losses, step), self.best["average"]))
+            load_into(self.student, present)
+        else:
+            self.best["average"] = _copy(present)
         # NaN is no lowest error.
-        error, state = min(zip(errors, states, strict=True), key=lambda one: (math.isnan(one[0]), one[0]))
+        error, state = min(checked, key=lambda one: (math.isnan(one[0]), one[0]))
         self.best.setdefault("checks", []).append([self.step, error])
         if error < self.best.get("error", math.inf) or "student" not in self.best:
             self.best |= {"error": error, "step": self.step, "student": _copy(state)}
