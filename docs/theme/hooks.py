@@ -14,6 +14,7 @@ import logging
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ from mkdocs.structure.pages import Page
 from soft_vit.layers import ATTENTIONS
 
 ROOT = Path(__file__).parents[2]
+# docs/theme/docstrings.py imports from docs/, and the command `mkdocs` leaves the current folder out.
+sys.path.append(str(ROOT))
 LINK = re.compile(r"\]\(([^)#\s]+)")
 # Host and path of a repository that was cloned by https or ssh.
 REMOTE = re.compile(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([^:/]+)[:/](.+?)(?:\.git)?")
