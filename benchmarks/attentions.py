@@ -50,8 +50,11 @@ def compare_attentions(
     models = {(vit_name if vit else model_name)(name, size): name for name in attentions}
     rows = {model: {"attention": name, **dict.fromkeys(FIGURES), "error": ""} for model, name in models.items()}
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
+        build = partial(timm.create_model, model, img_size=img_size)
         try:
-            row |= count(model, img_size, batch_size, device)
+            complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
+            row |= {"params_m": complexity.params / 1e6, "flops_g": complexity.macs / 1e9}
+            row["train_memory_mb"] = training_memory(build, (batch_size, 3, *img_size), device) / 2**20
         except Exception as error:
             # A failure of one attention, such as out of memory, is a result and does not end the comparison.
             row["error"] = error_cell(error)
@@ -60,14 +63,6 @@ def compare_attentions(
     for timing in timings:
         rows[timing.target][f"{timing.mode}_images_per_s"] = timing.rate and timing.rate.median
     return list(rows.values())
-
-
-def count(model: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device) -> dict[str, float]:
-    """Return the figures that need no time."""
-    build = partial(timm.create_model, model, img_size=img_size)
-    complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
-    memory = training_memory(build, (batch_size, 3, *img_size), device) / 2**20
-    return {"params_m": complexity.params / 1e6, "flops_g": complexity.macs / 1e9, "train_memory_mb": memory}
 
 
 def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -92,9 +87,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    options = dict(size=args.size, vit=args.vit, img_size=args.img_size, batch_size=args.batch_size)
-    rows = compare_attentions(args.attentions, **options, rounds=args.rounds, device=args.device)
-    images = f"batch {args.batch_size}, {args.img_size[0]} x {args.img_size[1]}, float32"
+    names = "size", "vit", "img_size", "batch_size", "rounds", "device"
+    rows = compare_attentions(args.attentions, **{name: getattr(args, name) for name in names})
+    images = "batch {}, {} x {}, float32".format(args.batch_size, *args.img_size)
     words = f"{'ViT ' * args.vit}{args.size}, {images}. A multiply-add is one FLOP; memory of a training step beyond "
     words += f"the weights: {memory_source(args.device)}."
     return Report("Attentions side by side", words, [attentions_table(rows)], rows)

@@ -54,10 +54,8 @@ def measure_deploy(
                 run, size = open_file(path), batch_size if any_batch else 1
                 (errors[name, format],) = compare(run, source, [img_size], [size]).values()
                 steps[name, format] = partial(_run, run, images.split(size))
-        labels = {f"{name} {mode}": (name, mode) for name, mode in steps}
-        sizes = dict.fromkeys(labels, batch_size)
-        found = measure({label: steps[key] for label, key in labels.items()}, "inference", sizes, rounds, "cpu")
-    return [Timing(*labels[each.target], each.size, each.seconds) for each in found], errors
+        found = measure(steps, "inference", batch_size, rounds, "cpu")
+    return [Timing(*each.target, each.size, each.seconds) for each in found], errors
 
 
 def _run(run: Callable[[Tensor], Any], parts: Sequence[Tensor]) -> None:
@@ -89,10 +87,9 @@ def run(args: argparse.Namespace) -> Report:
     timings, errors = measure_deploy(args.models, args.formats, **options)
     rows, cells = [], []
     for each in timings:
-        rate, error = each.rate, errors.get((each.target, each.mode))
-        rows.append({"model": each.target, "runtime": each.mode, "batch_size": each.size, **rate._asdict()})
-        shown = "" if error is None else f"{error:.1e}"
-        cells.append([each.target, each.mode, f"{rate.median:.1f}", f"{rate.lower:.1f} - {rate.upper:.1f}", shown])
+        error = errors.get((each.target, each.mode))
+        rows.append({"model": each.target, "runtime": each.mode, "batch_size": each.size, **each.rate._asdict()})
+        cells.append([each.target, each.mode, *each.rate.cells(".1f"), "" if error is None else f"{error:.1e}"])
     tables = [rates_table(rows), markdown_table(["model", "runtime", "images / s", "quartiles", "error"], cells)]
     size = f"{args.img_size[0]} x {args.img_size[1]}"
     words = f"{size}, batch {args.batch_size}, float32. Medians and quartiles over rounds, in which all take turns; "

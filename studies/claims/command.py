@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.timer import use_threads
 from soft_vit.cli import ArgumentParser
 from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import ensure_writable, write_atomically
@@ -31,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
         print(claims_table(entries))
         return
     ensure_writable(args.out)
-    use_threads(1)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     for number in args.only or sorted(CLAIMS):
         print(f"{number}. {CLAIMS[number].text}", flush=True)

@@ -17,7 +17,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.large import peak_gigabytes
-from benchmarks.timer import use_threads
 from soft_vit.data.features import read_features, write_features
 from soft_vit.engine.metrics import AreaUnderCurve
 from soft_vit.engine.models.bags import BagClassifier
@@ -93,7 +92,7 @@ def learn_bags(name: str, root: Path) -> dict[str, Any]:
 
 def cost(pool: str) -> dict[str, Any]:
     """Return CPU seconds of a forward and a backward of one large bag, and the GB that this process has taken."""
-    use_threads(1)
+    torch.set_num_threads(1)
     model = new_model(pool, 160, 0)
     x, start = torch.randn(LARGE, 160), time.process_time()
     model([x]).sum().backward()

@@ -51,7 +51,7 @@ def see_photo(name: str, root: Path) -> dict[str, Any]:
     grid = teacher.feat_size(x)
     steps = {"softmax": partial(teacher, x), kind: partial(student, x)}
     with cpu_clock(root / "runs" / "photo") as minutes:
-        timings = measure(steps, "inference", dict.fromkeys(steps, 1), ROUNDS, "cpu")
+        timings = measure(steps, "inference", 1, ROUNDS, "cpu")
         a, b = teacher(x), student(x)
         salient, also = (saliency_of(tokens, decoder, grid, SIZE) > THRESHOLD for tokens in (a, b))
         found: dict[str, Any] = {"photo": PHOTO, "size": SIZE, "student": name, "tokens": grid[0] * grid[1]}
