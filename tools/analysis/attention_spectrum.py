@@ -34,7 +34,7 @@ def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="files (default: generated shapes)")
     add_model_options(parser)

@@ -19,7 +19,7 @@ from soft_vit.weights.files import ensure_writable
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("image", type=Path)
     add_model_options(parser)
