@@ -5,8 +5,11 @@ python -m studies claims --only 1 2
 Each finding is added to the JSON file --out, or replaces its earlier one. --table only prints the findings of --out.
 """
 
-import datetime
+import json
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -14,7 +17,7 @@ import torch
 from soft_vit.cli import ArgumentParser
 from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import ensure_writable, write_atomically
-from studies.claims import CLAIMS, check, claims_table, entries_as_json, load_entries
+from studies.claims import CLAIMS, claims_table, load_entries
 
 
 def main(argv: Sequence[str]) -> None:
@@ -34,6 +37,9 @@ def main(argv: Sequence[str]) -> None:
     torch.manual_seed(0)
     for number in args.only or sorted(CLAIMS):
         print(f"{number}. {CLAIMS[number].text}", flush=True)
-        entries[number] = check(number, datetime.date.today().isoformat(), machine_description())
-        print("   {verdict}: {found}".format(**entries[number]), flush=True)
-        write_atomically(args.out, entries_as_json(entries).encode())
+        began = time.process_time()
+        entry = asdict(CLAIMS[number].check())
+        entry |= {"cpu_seconds": round(time.process_time() - began, 1), "date": date.today().isoformat()}
+        entries[number] = {**entry, "machine": machine_description()}
+        print("   {verdict}: {found}".format(**entry), flush=True)
+        write_atomically(args.out, (json.dumps(dict(sorted(entries.items())), indent=1) + "\n").encode())

@@ -82,7 +82,6 @@ def load_teacher(task: Task, path: Path) -> VisionTransformer:
     for step, (side, count) in enumerate(tqdm(batches, desc="teacher", unit="step")):
         images, _, targets = task.sample(step, count, side)
         descend(F.cross_entropy(teacher(images).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED))
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, save(teacher.state_dict()))
     return teacher.eval()
 
