@@ -24,9 +24,8 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.models import PYRAMID_MODELS
 from soft_vit.weights.files import write_atomically
 from studies.descent import one_cycle
-from studies.real.data import solar_cells, unpack_fashion
-from studies.real.runs import cpu_clock
-from studies.real.training import SEEDS, items
+from studies.real.data import items, solar_cells
+from studies.real.runs import SEEDS
 
 PRETRAINED = ("soft_plus_pico", "softmax_pyramid_pico", "mila_pyramid_pico")
 SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
@@ -67,7 +66,6 @@ def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
     """Return images of a data set, uint8 `[n, H, W]` at its size, and classes `[n]`, those of cells grades by types."""
     side = SETTINGS[data][0]
     if data == "fashion":
-        unpack_fashion(root)
         images, labels = items(root, "test" if test else "train")
         return F.interpolate(images[:, None], side, mode="bilinear")[:, 0], labels
     cells = solar_cells(root)
@@ -152,13 +150,12 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     is_gym = trial.begin == "gym"
     first, second = GYM_STEPS if is_gym else STEPS
     found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
-    with cpu_clock(root / "runs" / "pretrain" / name) as minutes:
-        if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
-            model, found["loss"] = without_labels(trial, root, first)
-        labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}
-        for begin, steps in labelled.items():
-            if trial.begin == begin or (is_gym and begin != "averaged"):
-                pretrained = begin in ("tuned", "averaged")
-                network, decay = (model.model, LAYER_DECAY) if pretrained else (masked_model(trial).model, 1.0)
-                found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
-        return found | {"cpu_minutes": minutes()}
+    if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
+        model, found["loss"] = without_labels(trial, root, first)
+    labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}
+    for begin, steps in labelled.items():
+        if trial.begin == begin or (is_gym and begin != "averaged"):
+            pretrained = begin in ("tuned", "averaged")
+            network, decay = (model.model, LAYER_DECAY) if pretrained else (masked_model(trial).model, 1.0)
+            found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
+    return found
