@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from torch import nn
 
-from docs.generate.pretrain import pretrain_section
+from docs.generate.pretrain import pretrain_tables
 from soft_vit.engine.data.named import find_named_images
 from soft_vit.linearise import make_student
 from studies.real import bags, pretrain, runs, students, training
@@ -180,7 +180,7 @@ def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
     first = pretrain.learn_masked("cells_mila_pyramid_pico_pretrain_all_1", root)
     runs.save("pretrain", "gym_none_0", found := pretrain.learn_masked("gym_none_0", root), "", root)
     assert all(0 <= found[begin] <= 100 for begin in ("tuned", "short", "scratch"))
-    assert "`none_pyramid_pico`" in pretrain_section(root)
+    assert "`none_pyramid_pico`" in pretrain_tables(runs.load("pretrain", root))
     monkeypatch.setattr(pretrain.MaskedImageModel, "loss", None)
     assert pretrain.learn_masked("cells_mila_pyramid_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
 
