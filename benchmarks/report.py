@@ -29,13 +29,10 @@ class Report:
         head = f"# {self.title}\n\n`{command}`\n\n{date.today().isoformat()}; {machine}; {self.case}"
         return "\n\n".join([head, *self.tables]) + "\n"
 
-    def csv(self, machine: str) -> str:
-        """Return the rows as CSV."""
-        head = {} if self.same is None else {"date": date.today().isoformat(), "machine": machine, **self.same}
-        return csv_table([*head, *self.rows[0]], [[*head.values(), *row.values()] for row in self.rows])
-
     def write(self, out: Path, command: str, machine: str) -> None:
         """Write OUT.md, and OUT.csv if there are rows."""
         write_atomically(f"{out}.md", self.page(command, machine).encode())
         if self.rows:
-            write_atomically(f"{out}.csv", self.csv(machine).encode())
+            head = {} if self.same is None else {"date": date.today().isoformat(), "machine": machine, **self.same}
+            table = csv_table([*head, *self.rows[0]], [[*head.values(), *row.values()] for row in self.rows])
+            write_atomically(f"{out}.csv", table.encode())

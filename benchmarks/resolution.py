@@ -14,7 +14,6 @@ from benchmarks.memory import training_memory, training_step
 from benchmarks.operator import slopes_table
 from benchmarks.report import Report
 from benchmarks.timer import Timing, time_in_turn
-from soft_vit.cli import image_size
 from soft_vit.probe.cost import seconds_of
 from soft_vit.probe.load import require_pyramid
 from soft_vit.text_tables import markdown_table
@@ -92,7 +91,6 @@ def resolution_table(found: Mapping[Case, Timing]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a softmax-free pyramid, such as soft_tiny")
-    parser.add_argument("--img-size", nargs="+", type=image_size, default=SIZES, metavar="SIZE", help="224 or 800x1333")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s); 0 for memory alone")
     parser.add_argument("--max-seconds", type=float, default=60, help="skip longer steps")
 
@@ -100,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     require_pyramid(args.model)
     options = dict(device=args.device, rounds=args.rounds, max_seconds=args.max_seconds)
-    found = measure_resolutions(args.model, args.img_size, FORMS, **options)
+    found = measure_resolutions(args.model, SIZES, **options)
     words = f"one image, float32, forward and backward of {args.model}. Ratios are to the smallest image of a form."
     tables = [resolution_table(found), slopes_table(list(found.values()), "form")]
     return Report("Cost per token as images grow", words, tables)
