@@ -45,11 +45,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("part", choices=tuple(PARTS), help="what to measure")
     parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="the folder of unpacked packages")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="runs (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--out", type=Path, default=runs.RESULTS, help="(default: studies/results/real)")
     args = parser.parse_args(argv)
     names, measure = PARTS[args.part]
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     # An exception, so that the clock of a run notes its time when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in args.only or names:

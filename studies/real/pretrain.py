@@ -2,8 +2,7 @@
 
 A run is `DATA_MODEL_BEGIN_LABELS_SEED`. `pretrain` has no labels, `tuned` begins with its weights, `short` does not,
 and `scratch` takes the steps of both with labels. `averaged` is `tuned` after predicting features of the running
-average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention
-type in one pyramid.
+average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention type in one pyramid.
 """
 
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from torch import Tensor, nn
 
 from soft_vit.engine.models.masked import MaskedImageModel
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models import PYRAMID_MODELS
+from soft_vit.models import model_name
 from soft_vit.weights.files import write_atomically
 from studies.descent import one_cycle
 from studies.real.data import items, solar_cells
 from studies.real.runs import SEEDS
 
-PRETRAINED = ("soft_plus_pico", "softmax_pyramid_pico", "mila_pyramid_pico")
+MODEL = "soft_plus_pico"
 SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
 """Of each data set the side of its images, and that of masked squares, in pixels."""
 LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
@@ -48,18 +47,12 @@ class Trial:
     labels: str = "all"
 
 
-BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch"), LABELS)]
+BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch", "averaged"), LABELS)]
 PRETRAIN_RUNS = {
-    f"{data}_{model}_{begin}_{labels}_{seed}": Trial(data, model, begin, seed, labels)
-    for seed, data, model, (begin, labels) in product(SEEDS, SETTINGS, PRETRAINED, BEGINNINGS)
+    f"{data}_{MODEL}_{begin}_{labels}_{seed}": Trial(data, MODEL, begin, seed, labels)
+    for seed, data, (begin, labels) in product(SEEDS, SETTINGS, BEGINNINGS)
 }
-PRETRAIN_RUNS |= {
-    f"{data}_{PRETRAINED[0]}_averaged_{labels}_{seed}": Trial(data, PRETRAINED[0], "averaged", seed, labels)
-    for seed, data, labels in product(SEEDS, SETTINGS, LABELS)
-}
-for kind in ATTENTIONS:
-    for name in {f"{kind}_pyramid_pico", f"{kind}_pico"} & PYRAMID_MODELS.keys():
-        PRETRAIN_RUNS[f"gym_{kind}_0"] = Trial("fashion", name, "gym", 0, "1000")
+PRETRAIN_RUNS |= {f"gym_{kind}_0": Trial("fashion", model_name(kind, "pico"), "gym", 0, "1000") for kind in ATTENTIONS}
 
 
 def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:

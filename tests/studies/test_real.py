@@ -177,12 +177,12 @@ def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
     for data, counts, classes in (("fashion", (5, 3), 5), ("cells", (36, 12), 4)):
         (images, labels), (tests, _) = (pretrain.pictures(root, data, test) for test in (False, True))
         assert (len(images), len(tests), labels.unique().tolist()) == (*counts, list(range(classes)))
-    first = pretrain.learn_masked("cells_mila_pyramid_pico_pretrain_all_1", root)
+    first = pretrain.learn_masked("cells_soft_plus_pico_pretrain_all_1", root)
     runs.save("pretrain", "gym_none_0", found := pretrain.learn_masked("gym_none_0", root), "", root)
     assert all(0 <= found[begin] <= 100 for begin in ("tuned", "short", "scratch"))
     assert "`none_pyramid_pico`" in pretrain_tables(runs.load("pretrain", root))
     monkeypatch.setattr(pretrain.MaskedImageModel, "loss", None)
-    assert pretrain.learn_masked("cells_mila_pyramid_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
+    assert pretrain.learn_masked("cells_soft_plus_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
 
 
 def test_bags_of_items(root: Path, monkeypatch) -> None:
