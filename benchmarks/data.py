@@ -29,9 +29,7 @@ def write_photographs(root: str | Path, count: int) -> None:
         Image.fromarray(image).save(folder / f"{index}.jpg", quality=90)
 
 
-def measure_data_rate(
-    config: Any, *, workers: Sequence[int] = (0, 2), batch_size: int = 32, rounds: int = 7
-) -> list[Timing]:
+def measure_data_rate(config: Any, workers: Sequence[int], batch_size: int, rounds: int) -> list[Timing]:
     """Time a config's training loader and timm's in turn over all images, with each number of workers.
 
     Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
@@ -61,9 +59,8 @@ def measure_data_rate(
     for number in workers:
         options = dict(num_workers=number, pin_memory=False, persistent_workers=False)
         ours = DataLoader(dataset, batch_size, sampler=order, collate_fn=collate_labels, drop_last=True, **options)
-        theirs = create_loader(
-            timm_set, (3, *size), batch_size, is_training=True, device=torch.device("cpu"), **options, **augment
-        )
+        options |= dict(is_training=True, device=torch.device("cpu"))
+        theirs = create_loader(timm_set, (3, *size), batch_size, **options, **augment)
         allow_zero_bits(timm_set.transform)
         # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
         loaders = {"soft_vit": ours, "timm": theirs.loader}
@@ -112,6 +109,6 @@ def run(args: argparse.Namespace) -> Report:
         if args.generate is not None:
             write_photographs(folder, args.generate)
         config = resolve(args.config, {"data_root": args.data_root or folder})
-        timings = measure_data_rate(config, workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
+        timings = measure_data_rate(config, args.workers, args.batch_size, args.rounds)
     what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root
     return Report("Images decoded and augmented per second", f"{args.config}, {what}", [rates_table(timings)])

@@ -85,9 +85,8 @@ def large_table(rows: Sequence[Mapping[str, Any]]) -> str:
         cell = {"memory": "too much memory", "time": "too slow"}.get(row["reason"])
         cell = cell or f"{float(row['gigabytes']):.2f} GB, {float(row['seconds']):.3g} s"
         cells.setdefault(row["model"], []).append(cell)
-    return markdown_table(
-        ["backbone", *(f"{size:g} MP" for size in sizes)], [[name, *of_name] for name, of_name in cells.items()]
-    )
+    header = ["backbone", *(f"{size:g} MP" for size in sizes)]
+    return markdown_table(header, [[name, *of_name] for name, of_name in cells.items()])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

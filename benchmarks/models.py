@@ -163,9 +163,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     variants = ", ".join(f"+{name}" for name in VARIANTS if name not in ATTENTIONS) + " or an attention type"
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
-    what.add_argument(
-        "--published", type=float, metavar="M", help="all with an accuracy or weights, up to M million parameters"
-    )
+    text = "all with an accuracy or weights, up to M million parameters"
+    what.add_argument("--published", type=float, metavar="M", help=text)
     parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")

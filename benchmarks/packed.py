@@ -14,11 +14,9 @@ from benchmarks.timer import measure
 from soft_vit.functional import PACKED_KINDS, attention, varlen_attention
 
 
-def make_steps(
-    kind: str, lengths: Tensor, num_heads: int, head_dim: int, direction: str, device: str
-) -> dict[str, Any]:
+def make_steps(kind: str, lengths: Tensor, heads: int, dim: int, direction: str, device: str) -> dict[str, Any]:
     """Return one call of each form, `KIND padded` and `KIND packed`, for sequences of these lengths `[S]`."""
-    packed = torch.randn(3, int(lengths.sum()), num_heads, head_dim, device=device)
+    packed = torch.randn(3, int(lengths.sum()), heads, dim, device=device)
     padded = torch.stack([torch.nn.utils.rnn.pad_sequence(x.split(lengths.tolist()), batch_first=True) for x in packed])
     mask = (torch.arange(padded.shape[2]) < lengths[:, None]).to(device)
     boundaries = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(device)

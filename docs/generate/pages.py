@@ -62,7 +62,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(GYM),
-    "docs/kinds.md": lambda: head("docs/kinds.md", "`N, ") + kinds_page(GYM, read_table(SHIPPED)),
+    "docs/kinds.md": lambda: head("docs/kinds.md", "Measured for heads") + kinds_page(GYM, read_table(SHIPPED)),
     "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
     "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
     "docs/pretrain.md": lambda: head("docs/pretrain.md", "| images |") + pretrain_tables(runs.load("pretrain")),

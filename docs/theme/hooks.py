@@ -75,9 +75,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(_served(path, config))
         if path.suffix == ".md":
             linked = ((path.parent / target).resolve() for target in LINK.findall(path.read_text()))
-            found += dict.fromkeys(
-                other for other in linked if other.is_file() and ROOT in other.parents and other not in found
-            )
+            found += dict.fromkeys(x for x in linked if x.is_file() and ROOT in x.parents and x not in found)
     for name in WEIGHTS:
         files.append(File.generated(config, f"demo/{name}", abs_src_path=str(ROOT / "checkpoints" / name)))
     made: dict[str, str | bytes] = {f"api/{package}.md": text for package, text in api_pages().items()}

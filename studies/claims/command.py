@@ -22,9 +22,7 @@ from studies.claims import CLAIMS, claims_table, load_entries
 
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m studies claims")
-    parser.add_argument(
-        "--only", nargs="+", type=int, choices=sorted(CLAIMS), metavar="N", help="numbers of claims (default: all)"
-    )
+    parser.add_argument("--only", nargs="+", type=int, choices=sorted(CLAIMS), metavar="N", help="(default: all)")
     parser.add_argument("--out", type=Path, default=Path("claims.json"), help="(default: %(default)s)")
     parser.add_argument("--table", action="store_true", help="only print the findings of --out")
     args = parser.parse_args(argv)

@@ -200,9 +200,8 @@ def spectra() -> Finding:
     plain, normal = [], []
     for side in (14, 28):
         q = soft_queries(side)
-        bottleneck = pooled(q, side, 7)
         for largest, options in ((plain, {}), (normal, NORMALISED)):
-            largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, bottleneck, **options), 2)))
+            largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, pooled(q, side, 7), **options), 2)))
     found = (
         f"Largest singular value at N = 196 and 784, 49 bottleneck tokens: plain {plain[0]:.1f} and {plain[1]:.1f}, "
         f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, but still proportional to N. "
@@ -408,9 +407,7 @@ def rank_of_linear() -> Finding:
     matrices = {"softmax": torch.softmax(q @ k.mT * 32**-0.5, -1)}
     matrices |= {"linear": q @ phi.mT, "linear, weighted": q @ (weight * phi).mT}
     ranks = {name: int(torch.linalg.matrix_rank(matrix, rtol=1e-10)) for name, matrix in matrices.items()}
-    of_matrix = {
-        name: float(effective_rank(matrix / matrix.sum(-1, keepdim=True))) for name, matrix in matrices.items()
-    }
+    of_matrix = {name: float(effective_rank(a / a.sum(-1, keepdim=True))) for name, a in matrices.items()}
     buffers = [float(effective_rank(keys.mT @ v)) for keys in (phi, weight * phi)]
     found = (
         f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
