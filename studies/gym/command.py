@@ -12,6 +12,7 @@ exist. At Ctrl-C or SIGTERM, the runs that have begun are finished and saved.
 import shlex
 from collections.abc import Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 from soft_vit.cli import ArgumentParser
@@ -20,7 +21,8 @@ from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
 from studies.gym.report import merged_csv, read_cells, report, results_csv
-from studies.gym.study import Cell, Study, parse_kind
+from studies.gym.study import STEPS, Study, parse_kind
+from studies.gym.training import Run
 
 
 def main(argv: Sequence[str]) -> None:
@@ -41,7 +43,10 @@ def main(argv: Sequence[str]) -> None:
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
     kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
     sizes = [{"num_tokens": size} for size in args.num_tokens or ()] or [{}]
-    cells = [Cell(task, kind, size, options) for task in tasks for size in sizes for kind, options in kinds]
+    cells = [
+        Run(task, kind, 0, 0.0, STEPS[task], task_options=size, attention_options=options)
+        for task, size, (kind, options) in product(tasks, sizes, kinds)
+    ]
     study = Study(args.out, cells, args.seeds)
     # The report names the command that measured, which is the one without --no-train.
     command = shlex.join(["python", "-m", "studies", "gym", *(word for word in argv if word != "--no-train")])
