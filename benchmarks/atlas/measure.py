@@ -59,23 +59,17 @@ def measure(
             bar.set_postfix_str("N = {}, heads of {}, {}".format(*case))
             have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == case}
             if missing := set(kinds) - have:
-                found = _measure_case({BASE, *missing}, *case, rows, seconds, device)
+                found = _measure_case({BASE, *missing}, case, rows, seconds, device)
                 # Earlier rows of softmax stay: they belong to the rounds of the other attentions.
                 rows += [row for row in found if row.kind not in have]
                 yield rows
 
 
 def _measure_case(
-    kinds: Collection[str],
-    tokens: int,
-    head_dim: int,
-    mode: str,
-    known: Sequence[AttentionRow],
-    aim: float,
-    device: str,
+    kinds: Collection[str], case: tuple[int, int, str], known: Sequence[AttentionRow], aim: float, device: str
 ) -> list[AttentionRow]:
     """Return rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
-    side = math.isqrt(tokens)
+    (tokens, head_dim, mode), side = case, math.isqrt(case[0])
     x = torch.randn(1, tokens, WIDTH, device=device)
     steps: dict[str, Callable[[], Any]] = {}
     notes, costs, memory = {}, {}, {}
