@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
+from operator import methodcaller
 from typing import Any
 
 import timm
@@ -80,15 +81,9 @@ def with_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
     return model
 
 
-def checkpointed(model: nn.Module) -> nn.Module:
-    """Make a timm model recompute its activations in backward, and return it."""
-    model.set_grad_checkpointing()
-    return model
-
-
-def swapped(kind: str, model: nn.Module) -> nn.Module:
-    """Give one of timm's ViTs another attention, and return it."""
-    swap_attention(model, kind)
+def changed(change: Callable[[nn.Module], Any], model: nn.Module) -> nn.Module:
+    """Change a model in place, and return it."""
+    change(model)
     return model
 
 
@@ -102,8 +97,8 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "channels_last": partial(nn.Module.to, memory_format=torch.channels_last),
     # By default, torch would compile the second batch size for any size.
     "compiled": partial(torch.compile, dynamic=False),
-    "checkpointed": checkpointed,
-    **{kind: partial(swapped, kind) for kind in ATTENTIONS},
+    "checkpointed": partial(changed, methodcaller("set_grad_checkpointing")),
+    **{kind: partial(changed, partial(swap_attention, kind=kind)) for kind in ATTENTIONS},
 }
 """Changes to a model, by their names after a `+`, as in `soft_tiny+naive`. A folded model cannot be trained."""
 
