@@ -25,12 +25,7 @@ PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino", "executorch": "execut
 
 
 def measure_deploy(
-    names: Sequence[str],
-    formats: Sequence[str],
-    *,
-    batch_size: int = 4,
-    img_size: tuple[int, int] = (224, 224),
-    rounds: int = 10,
+    names: Sequence[str], formats: Sequence[str], batch_size: int, img_size: tuple[int, int], rounds: int
 ) -> tuple[list[Timing], Mapping[tuple[str, str], float]]:
     """Time timm models by name, with variants, in eager mode and by a file of each format, all in turn.
 
@@ -83,8 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     if args.device != "cpu":
         raise ValueError(f"device must be cpu, where the runtimes are measured, got {args.device}.")
-    options = dict(batch_size=args.batch_size, img_size=args.img_size, rounds=args.rounds)
-    timings, errors = measure_deploy(args.models, args.formats, **options)
+    timings, errors = measure_deploy(args.models, args.formats, args.batch_size, args.img_size, args.rounds)
     rows, cells = [], []
     for each in timings:
         error = errors.get((each.target, each.mode))

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 
@@ -64,9 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--final", action="store_true", help="end with exit code 1 if a part is not done")
 
 
-def page(
-    head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Sequence[Row]]
-) -> str:
+def page(head: str, states: Mapping[str, str], logs: Mapping[str, list[str]], figures: Mapping[str, list[Row]]) -> str:
     """Return the report in Markdown, without the pages of its parts; states, logs and figures are by name of a part."""
     operators = [row for rows in figures.values() for row in rows if "operator" in row]
     copies = dict.fromkeys(f"{float(row['bandwidth_gb_per_s']):.3g}" for row in operators)

@@ -83,9 +83,7 @@ def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     return None
 
 
-def measure_savings(
-    name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
-) -> dict[str, int]:
+def measure_savings(name: str, input_shape: tuple[int, ...], device: str = "cpu", **model_args: Any) -> dict[str, int]:
     """Return the bytes of a training step of a pyramid, by timm name, with each of `SAVINGS`."""
     require_pyramid(name)
 

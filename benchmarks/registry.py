@@ -22,11 +22,6 @@ from soft_vit.ops.linear import elu_features, linear_attention
 from soft_vit.ops.soft.options import BACKENDS
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Torch's fused softmax attention."""
-    return F.scaled_dot_product_attention(q, k, v)
-
-
 class Graphed:
     """Replays a CUDA graph of a softmax-free operator, without the time that Python takes to launch it.
 
@@ -59,7 +54,8 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
         for backend in BACKENDS
     },
     "newton-triton+graph": Graphed(partial(soft_attention, backend="triton")),
-    "softmax": softmax_attention,
+    # A function, as the operator of torch has no signature.
+    "softmax": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
     "linear": partial(linear_attention, phi=elu_features),
 }
 """Functions of q, v and either k, `[B, H, N, D]`, or bottleneck `[B, H, M, D]`: softmax-free attention as released, by

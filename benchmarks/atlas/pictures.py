@@ -83,7 +83,7 @@ def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> 
     from matplotlib.figure import Figure
 
     found = crossings(rows, head_dim)
-    kinds = sorted({kind for kind, _ in found}, key=lambda kind: _rank(found.get((kind, "training"))), reverse=True)
+    kinds = sorted({kind: None for kind, _ in found}, key=lambda x: _rank(found.get((x, "training"))), reverse=True)
     tokens = sorted({row.tokens for row in rows})
     figure = Figure(figsize=(10, 1.4 + 0.22 * len(kinds)), layout="constrained")
     for axes, quantity in zip(figure.subplots(1, 3, sharey=True), QUANTITIES, strict=True):

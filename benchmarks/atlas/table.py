@@ -16,10 +16,8 @@ STEADY = 0.1
 UNSTABLE = "unstable"
 
 
-def steadiness(spread: Sequence[float] | None) -> str:
+def steadiness(spread: Sequence[float]) -> str:
     """Return `UNSTABLE` or "" for median and quartiles."""
-    if spread is None:
-        return ""
     median, lower, upper = spread
     return UNSTABLE if upper - lower > STEADY * median else ""
 
