@@ -26,11 +26,8 @@ from studies.gym.training import GymModel, Run, test, tests, training_steps
 SEEDS = (0, 1)
 # Steps and learning rate with which softmax attention learns each task in about a minute.
 SCHEDULES = {"recall": (200, 5e-3), "rank": (100, 5e-3), "listops": (600, 3e-3)}
-TASK_OPTIONS = {
-    "recall": dict(num_tokens=36, difficulty=6),
-    "rank": dict(num_tokens=36),
-    "listops": dict(num_tokens=128, difficulty=3),
-}
+TASK_OPTIONS = {"recall": dict(num_tokens=36, difficulty=6), "rank": dict(num_tokens=36)}
+TASK_OPTIONS["listops"] = dict(num_tokens=128, difficulty=3)
 OTHERS = ("nystrom", "linformer", "performer", "linear")
 
 Scores = dict[str, list[float]]

@@ -27,18 +27,15 @@ from studies.gym.training import Run
 
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m studies gym")
-    parser.add_argument(
-        "--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS)
-    )
-    parser.add_argument(
-        "--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, such as soft:sampling=avg"
-    )
-    parser.add_argument("--seeds", type=int, default=3, help="runs per task and attention")
-    parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
-    parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
-    parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes")
-    parser.add_argument("--out", type=Path, default=Path("gym"), help="folder of the runs (default: gym)")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
+    add = parser.add_argument
+    add("--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS))
+    add("--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, as soft:sampling=avg")
+    add("--seeds", type=int, default=3, help="runs per task and attention")
+    add("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
+    add("--no-train", action="store_true", help="only report the runs that exist")
+    add("--jobs", type=int, default=1, help="single-threaded processes")
+    add("--out", type=Path, default=Path("gym"), help="folder of the runs (default: gym)")
+    add("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
     args = parser.parse_args(argv)
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
     kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
