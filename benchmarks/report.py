@@ -1,17 +1,15 @@
 """The results of a command: a page in Markdown and rows for a CSV file, with command, date and machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import write_atomically
 
 
-@dataclass
-class Report:
+class Report(NamedTuple):
     """The figures of one command.
 
     case: description of what was measured. tables: in Markdown. rows: unrounded figures by column, for a CSV file.

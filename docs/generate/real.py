@@ -112,15 +112,14 @@ def students_chart(results: Results) -> str:
     labels: list[tuple[float, float, float]] = []
     for minutes, cosine, style, name in sorted(points, key=lambda point: (point[1], -point[0])):
         parts.append(dot(across(minutes), up(cosine), style, name))
-        if name not in named:
-            continue
-        x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
-        # Above the labels that it would cross.
-        for x_below, y_below, width_below in labels:
-            if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
-                y = y_below - 14
-        labels.append((x, y, width))
-        parts.append(text(round(x, 1), round(y, 1), name, "s"))
+        if name in named:
+            x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
+            # Above the labels that it would cross.
+            for x_below, y_below, width_below in labels:
+                if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
+                    y = y_below - 14
+            labels.append((x, y, width))
+            parts.append(text(round(x, 1), round(y, 1), name, "s"))
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 

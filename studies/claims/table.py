@@ -3,11 +3,10 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.timer import time_in_turn
 from soft_vit.text_tables import markdown_table
@@ -15,16 +14,14 @@ from soft_vit.text_tables import markdown_table
 Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check: a verdict and its figures in a few sentences."""
 
     verdict: Verdict
     found: str
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A claim, its source, and the function that checks it."""
 
     text: str

@@ -5,10 +5,9 @@ and `scratch` takes the steps of both with labels. `averaged` is `tuned` after p
 average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention type in one pyramid.
 """
 
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +35,7 @@ STEPS, GYM_STEPS = (600, 200), (240, 80)
 """Without labels, and with them."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A run with labels, of `pretrain`, or of the gym: see this file for begin."""
 
     data: str
@@ -142,7 +140,7 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     trial = PRETRAIN_RUNS[name]
     is_gym = trial.begin == "gym"
     first, second = GYM_STEPS if is_gym else STEPS
-    found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
+    found: dict[str, Any] = {**trial._asdict(), "steps": [first, second], "batch": BATCH}
     if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
         model, found["loss"] = without_labels(trial, root, first)
     labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}

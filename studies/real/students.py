@@ -1,9 +1,8 @@
 """Students of the real teacher: what each is, and a run of one."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -26,8 +25,7 @@ COMPARED = 24
 PROBE_SIZE = 112
 
 
-@dataclass(frozen=True)
-class Student:
+class Student(NamedTuple):
     """A student: its kind with options, as `parse_kind` reads it, and its plan.
 
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
@@ -108,7 +106,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     run.student.eval()
     sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
     judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
-    found: dict[str, Any] = {"student": asdict(student), "history": run.history, "judged": judged}
+    found: dict[str, Any] = {"student": student._asdict(), "history": run.history, "judged": judged}
     if student.probed:
         found["probe"] = probe(root, run.student, PROBE_SIZE)
         found["seen"] = Judge(root, teacher, decoder, size, JUDGED, "train").compare(run.student)
