@@ -15,8 +15,6 @@ from benchmarks.registry import create_variant
 from benchmarks.report import Report
 from benchmarks.timer import Timing, measure
 from soft_vit.cli import add_img_size_option
-from soft_vit.export import FORMATS, ExportModel
-from soft_vit.export.verified_file import compare
 from soft_vit.text_tables import markdown_table
 
 MODELS = ("soft_tiny", "soft_plus_tiny", "mlla_tiny", "pvt_v2_b1", "swin_tiny_patch4_window7_224")
@@ -33,6 +31,10 @@ def measure_deploy(
     the error of each file, see `relative_error`, by model and format. Raises ValueError for an unknown model, or one
     that a format cannot hold.
     """
+    # The other commands run without the packages of export and training.
+    from soft_vit.export import FORMATS, ExportModel
+    from soft_vit.export.verified_file import compare
+
     steps: dict[tuple[str, str], Callable[[], Any]] = {}
     errors = {}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
