@@ -3,9 +3,7 @@
 teacher     how exactly a real teacher was converted, and what its features tell
 linearise   its students, without labels
 fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
-attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
-cells       pyramids fine-tuned on 2,000 photos of solar cells, with and without weights
-pretrain    pyramids that first learn both without labels, and every attention type so
+pretrain    pyramids that first learn Fashion-MNIST or solar cells without labels, and every attention type so
 photo       one photograph through the teacher and a student, in turn
 deploy      a pyramid of Fashion-MNIST in each runtime that is installed
 bags        which pooling finds one item in a bag of features, and what a large bag costs
@@ -29,14 +27,12 @@ from studies.real.bags import BAG_RUNS, learn_bags
 from studies.real.pretrain import PRETRAIN_RUNS, learn_masked
 from studies.real.shown import EXPORTS, STUDENT, deploy, see_photo
 from studies.real.students import STUDENTS, linearise, measure_teacher
-from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, finetune_cells, learn_fashion, learn_places
+from studies.real.training import PYRAMID_RUNS, learn_fashion
 
 PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
     "teacher": (("teacher",), measure_teacher),
     "linearise": (tuple(STUDENTS), linearise),
     "fashion": (PYRAMID_RUNS, learn_fashion),
-    "attentions": (ATTENTION_RUNS, learn_places),
-    "cells": (CELL_RUNS, finetune_cells),
     "pretrain": (tuple(PRETRAIN_RUNS), learn_masked),
     "photo": ((STUDENT,), see_photo),
     "deploy": (EXPORTS, deploy),
@@ -49,11 +45,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("part", choices=tuple(PARTS), help="what to measure")
     parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="the folder of unpacked packages")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="runs (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--out", type=Path, default=runs.RESULTS, help="(default: studies/results/real)")
     args = parser.parse_args(argv)
     names, measure = PARTS[args.part]
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     # An exception, so that the clock of a run notes its time when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in args.only or names:
@@ -61,5 +56,7 @@ def main(argv: Sequence[str]) -> None:
             parser.error(f"--only must name runs of {', '.join(names)}, got {name}")
         if not (args.out / args.part / f"{name}.json").exists():
             command = shlex.join(["python", "-m", "studies", "real", args.part, "--data", "ROOT", "--only", name])
-            runs.save(args.part, name, measure(name, args.data), command, args.out)
+            with runs.cpu_clock(args.data / "runs" / args.part / name) as minutes:
+                found = measure(name, args.data)
+            runs.save(args.part, name, found | {"cpu_minutes": minutes()}, command, args.out)
             print(f"Written: {args.out / args.part / name}.json", flush=True)
