@@ -3,7 +3,9 @@
 teacher     how exactly a real teacher was converted, and what its features tell
 linearise   its students, without labels
 fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
-pretrain    pyramids that first learn Fashion-MNIST or solar cells without labels, and every attention type so
+attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
+cells       pyramids fine-tuned on 2,000 photos of solar cells, with and without weights
+pretrain    pyramids that first learn both without labels, and every attention type so
 photo       one photograph through the teacher and a student, in turn
 deploy      a pyramid of Fashion-MNIST in each runtime that is installed
 bags        which pooling finds one item in a bag of features, and what a large bag costs
@@ -27,12 +29,14 @@ from studies.real.bags import BAG_RUNS, learn_bags
 from studies.real.pretrain import PRETRAIN_RUNS, learn_masked
 from studies.real.shown import EXPORTS, STUDENT, deploy, see_photo
 from studies.real.students import STUDENTS, linearise, measure_teacher
-from studies.real.training import PYRAMID_RUNS, learn_fashion
+from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, finetune_cells, learn_fashion, learn_places
 
 PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
     "teacher": (("teacher",), measure_teacher),
     "linearise": (tuple(STUDENTS), linearise),
     "fashion": (PYRAMID_RUNS, learn_fashion),
+    "attentions": (ATTENTION_RUNS, learn_places),
+    "cells": (CELL_RUNS, finetune_cells),
     "pretrain": (tuple(PRETRAIN_RUNS), learn_masked),
     "photo": ((STUDENT,), see_photo),
     "deploy": (EXPORTS, deploy),

@@ -25,7 +25,7 @@ from studies.descent import one_cycle
 from studies.real.data import items, solar_cells
 from studies.real.runs import SEEDS
 
-MODEL = "soft_plus_pico"
+PRETRAINED = ("soft_plus_pico", "softmax_pyramid_pico", "mila_pyramid_pico")
 SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
 """Of each data set the side of its images, and that of masked squares, in pixels."""
 LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
@@ -47,8 +47,9 @@ class Trial(NamedTuple):
 
 BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch", "averaged"), LABELS)]
 PRETRAIN_RUNS = {
-    f"{data}_{MODEL}_{begin}_{labels}_{seed}": Trial(data, MODEL, begin, seed, labels)
-    for seed, data, (begin, labels) in product(SEEDS, SETTINGS, BEGINNINGS)
+    f"{data}_{model}_{begin}_{labels}_{seed}": Trial(data, model, begin, seed, labels)
+    for seed, model, data, (begin, labels) in product(SEEDS, PRETRAINED, SETTINGS, BEGINNINGS)
+    if begin != "averaged" or model == PRETRAINED[0]
 }
 PRETRAIN_RUNS |= {f"gym_{kind}_0": Trial("fashion", model_name(kind, "pico"), "gym", 0, "1000") for kind in ATTENTIONS}
 

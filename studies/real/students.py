@@ -1,6 +1,7 @@
 """Students of the real teacher: what each is, and a run of one."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
+from soft_vit.linearise.plan import Match
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
@@ -19,6 +21,8 @@ from studies.real.teacher import compare_with_package, load_teacher
 CHECKED, JUDGED = 8, 32
 """Pictures of each source on which phases are checked, and on which students are judged."""
 JUDGED_AT_MORE = 4
+SEEDED = ("linear_150", "hedgehog_150", "hedgehog_150_both", "mala_150")
+"""Students that other seeds repeat."""
 # Pictures on which the conversion is compared with the package.
 COMPARED = 24
 # Side of the solar cells in a probe: at 224 pixels, a student's takes twelve CPU minutes.
@@ -44,6 +48,8 @@ class Student(NamedTuple):
     probed: bool = False
     batch_size: int = 16
     vary: bool = False
+    match: Match = "outputs"
+    seed: int = 0
 
 
 def second(
@@ -59,10 +65,16 @@ MIDDLE, EVERY = (3, 7), tuple(range(11))
 STUDENTS: dict[str, Student] = {
     "linear_150": Student(),
     "hedgehog_150": Student("hedgehog"),
+    "hedgehog_150_both": Student("hedgehog", match="both"),
+    "hedgehog_150_weights": Student("hedgehog", match="weights"),
     "mala_150": Student("mala"),
+    "focused_150": Student("focused"),
+    "linear_150_conv": Student("linear:qk_conv=True"),
+    "linear_150_norm": Student("linear:key_norm=instance"),
     "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
     "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, Plan.lr[1])),
     "hedgehog_300": Student("hedgehog", (300, 0, 0)),
+    "hedgehog_450": Student("hedgehog", (450, 0, 0)),
     "hedgehog_450_varied": Student("hedgehog", (450, 0, 0), vary=True),
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
@@ -73,6 +85,7 @@ STUDENTS |= {
     "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
     "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
     "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
+    "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
 }
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
@@ -83,14 +96,18 @@ STUDENTS |= {
     "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
 }
+STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
 def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
-    pictures = UnlabelledImages(write_photographs(root) / "train", teacher.mean, teacher.std, vary=student.vary)
-    plan = Plan(student.steps, student.sizes, student.batch_size, student.lr, student.intermediates)
+    pictures = UnlabelledImages(
+        write_photographs(root) / "train", teacher.mean, teacher.std, student.seed, student.vary
+    )
+    how: Any = dict(lr=student.lr, intermediates=student.intermediates, match=student.match, seed=student.seed)
+    plan = Plan(student.steps, student.sizes, student.batch_size, **how)
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
         load_into(run.student, read_checkpoint_file(state / student.after / "checkpoint.pth")["student"])
