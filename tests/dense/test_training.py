@@ -1,6 +1,5 @@
 """Detectors and segmentors that train: the package's configs, and those of MMDetection and MMSegmentation."""
 
-import json
 import subprocess
 import sys
 from functools import partial
@@ -17,6 +16,7 @@ from PIL import ExifTags, Image
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are imported
+from soft_vit.dense.detection import CocoAP
 from soft_vit.dense.segmentation.metric import SegmentationMetric, confusion
 from soft_vit.engine import evaluate, train
 from soft_vit.engine.config import resolve
@@ -118,10 +118,8 @@ def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd
     for key, weight in end["state_dict"].items():
         assert torch.equal(again[key], weight), key
 
-    found = {"test_evaluator.out": str(tmp_path / "found")} if "detection" in str(config) else {}
-    measured = evaluate(config, str(whole.checkpoint), options={**options, **found}, work_dir=tmp_path / "test")
+    measured = evaluate(config, str(whole.checkpoint), options=options, work_dir=tmp_path / "test")
     assert {metric: measured[metric] for metric in whole.metrics} == pytest.approx(whole.metrics, abs=1e-6)
-    assert not found or json.loads((tmp_path / "found.bbox.json").read_text())
 
 
 # The configs for one's own folders: two paths are enough, from any working folder; runs show data and predictions.
@@ -176,8 +174,14 @@ def test_two_paths_start_a_run_whose_predictions_are_those_that_count(name, tmp_
     assert {"data.png", "predictions.png", "curve.png"} <= {path.name for path in Path("work_dirs/own").iterdir()}
 
     # What is tested are the averaged weights, as in a prediction.
-    found = {"test_evaluator.out": "found"} if "detection" in name else {}
-    measure = partial(evaluate, "own.py", str(run.checkpoint), options={**options, **found}, work_dir="test")
+    detections, of_metric = [], CocoAP._detections
+
+    def keep(*args):
+        detections.append(of_metric(*args))
+        return detections[-1]
+
+    monkeypatch.setattr(CocoAP, "_detections", keep)
+    measure = partial(evaluate, "own.py", str(run.checkpoint), options=options, work_dir="test")
     plain, tested = measure(ema=False), measure()
     init_default_scope("mmpretrain")
     dataset = DATASETS.build(resolve("own.py", options).test_dataloader.dataset)
@@ -185,8 +189,8 @@ def test_two_paths_start_a_run_whose_predictions_are_those_that_count(name, tmp_
     images = [(info.get("entry") or info["files"][0])[0] for info in infos]
     load = partial(load_predictor, config="own.py", checkpoint=run.checkpoint, options=options, score_thr=0.0)
     predicted = predict_files([f"{paths['data_root']}/{name}" for name in images], load, "out").results["images"]
-    if found:
-        detections = json.loads(Path("found.bbox.json").read_text())
+    if "detection" in name:
+        detections = detections[-1]
         drawn = [one for entry in predicted for one in entry["predictions"]]
         assert [one["score"] for one in drawn] == pytest.approx([one["score"] for one in detections], abs=1e-5)
         sides = np.array([one["box"] for one in drawn]) - np.array([[*one["bbox"][:2]] * 2 for one in detections])

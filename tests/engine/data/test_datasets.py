@@ -267,7 +267,6 @@ def test_shards(tmp_path):
         ("torch/nothing", {}, ValueError, "torch/nothing"),
         ("torch/cifar10", {}, FileNotFoundError, "batch"),
         ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
-        ("tfds/mnist", {}, ValueError, "any order"),
         ("hfds//no/such", {}, FileNotFoundError, "no/such"),
         ("wds/", {}, FileNotFoundError, "train"),
         ("wds/", {"0.png": PNGS[0]}, ValueError, "0.cls"),
