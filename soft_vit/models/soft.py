@@ -12,7 +12,7 @@ from torch import nn
 from soft_vit.layers import ATTENTIONS, attention_class
 from soft_vit.models import base
 from soft_vit.models.pyramid import PyramidViT
-from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
+from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.build import SOURCES, build_model
 
 # `register_named` adds the entrypoints.
@@ -87,7 +87,7 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
     own_source = any(overlay.get(key) for key in SOURCES)
     if kwargs.get("pretrained_cfg") is None:
         if pretrained and not own_source:
-            name = _with_weights(name, kwargs.get("attention"))
+            name = _with_weights(name)
         else:
             # Without weights, not the default tag, which has the classes, image size and normalisation of its weights.
             kwargs["pretrained_cfg"] = PretrainedCfg(**_cfg(name), architecture=name)
@@ -95,17 +95,12 @@ def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Mo
     return build_model(PyramidViT, name, pretrained, feature_cfg=feature_cfg, arguments=PYRAMID_MODELS[name], **kwargs)
 
 
-def _with_weights(name: str, attention: str | None) -> str:
+def _with_weights(name: str) -> str:
     """Return the model to build for pretrained=True: `soft_norm_*` for a `soft_*` without released weights."""
     normalised = name.replace("soft_", "soft_norm_", 1)
     recorded = {entry.model for entry in RECORDED_WEIGHTS.values()}
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:
         return name
-    if attention not in (None, "soft_norm"):
-        raise WeightsError(
-            f"attention must be 'soft_norm' for pretrained weights of {name}, got {attention!r}. The weights are those "
-            f"of {normalised}."
-        )
     _logger.warning("The released weights of %s have the normalised attention: %s is built.", name, normalised)
     return normalised
 
