@@ -211,7 +211,7 @@ def test_mistakes(registered, tmp_path):
         with pytest.raises(ValueError, match=kind):
             soft_vit.swap_attention(make(name), kind)
     with pytest.raises(ValueError, match="blocks"):
-        soft_vit.swap_attention(make("vit"), "linear", 1)
+        soft_vit.swap_attention(make("vit"), "linear", [2])
     make("vit").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"config\.json"):
         hf.from_pretrained(tmp_path)

@@ -37,11 +37,9 @@ class PostNormBlock(nn.Module):
         drop_path: float = 0.0,
         drop_path_mode: DropPathMode = "stochastic_depth",
         mlp_chunks: int = 1,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.mlp_chunks = at_least("mlp_chunks", mlp_chunks)
         self.attn = attn
         self.drop_path1 = make_drop_path(drop_path, drop_path_mode)
@@ -77,11 +75,9 @@ class PreNormBlock(nn.Module):
         drop_path: float = 0.0,
         mlp_chunks: int = 1,
         norm_eps: float = 1e-6,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         self.mlp_chunks = at_least("mlp_chunks", mlp_chunks)
         self.norm1 = nn.LayerNorm(dim, eps=norm_eps, **dd)
         self.attn = attn
@@ -94,6 +90,10 @@ class PreNormBlock(nn.Module):
         """Apply the MLP to tokens `[B, N, C]`, in mlp_chunks parts."""
         return apply_in_chunks(self.mlp, x, self.mlp_chunks)
 
+    def mix(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
+        """Return the attention of normalised tokens `[B, N, C]`."""
+        return self.attn(x, feat_size, num_prefix_tokens)
+
     def forward(self, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x), feat_size, num_prefix_tokens))
+        x = x + self.drop_path1(self.mix(self.norm1(x), feat_size, num_prefix_tokens))
         return x + self.drop_path2(self.feed_forward(self.norm2(x)))

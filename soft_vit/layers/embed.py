@@ -48,11 +48,9 @@ class ConvNormAct(nn.Module):
         bias: bool = True,
         norm: bool = True,
         act: bool = True,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd = {"device": device, "dtype": dtype}
         shape: dict[str, Any] = dict(stride=stride, padding=kernel_size // 2, groups=groups, bias=bias)
         self.conv = nn.Conv2d(in_chans, out_chans, kernel_size, **shape, **dd)
         self.norm = nn.BatchNorm2d(out_chans, **dd) if norm else nn.Identity()

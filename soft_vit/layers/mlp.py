@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act
-from soft_vit.ops.cpu import on_cpu_without_gradients
 
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
 HIDDEN_SIZE = 4 << 20
@@ -29,11 +28,9 @@ class Mlp(nn.Module):
         norm_layer: Callable[..., nn.Module] | None = None,
         bias: bool | tuple[bool, bool] = True,
         drop: float | tuple[float, float] = 0.0,
-        device=None,
-        dtype=None,
+        **dd: Any,
     ) -> None:
         super().__init__()
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         hidden, biases, rates = hidden_features or in_features, to_2tuple(bias), to_2tuple(drop)
         self.fc1 = Linear(in_features, hidden, bias=biases[0], **dd)
         self.act = act_layer()
@@ -51,19 +48,6 @@ class Mlp(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.drop1(linear_act(x, self.fc1, self.act)))
         return self.drop2(self.fc2(x))
-
-
-def in_image_parts(module: nn.Module, compute: Callable[[Tensor], Tensor], x: Tensor, hidden: int) -> Tensor:
-    """Return `compute(x)` of `[B, ...]`, without gradients for so few images at a time that the allocator has memory.
-
-    module: whose layers compute calls; layers that are in training or hooked take all images at once. hidden: elements
-    of the largest map that compute makes of one image.
-    """
-    if not on_cpu_without_gradients(x) or x.shape[0] <= 1 or hidden * x.shape[0] <= HIDDEN_SIZE:
-        return compute(x)
-    if any(layer.training or layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules()):
-        return compute(x)
-    return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 
 
 class ConvMlp(nn.Module):

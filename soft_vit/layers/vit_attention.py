@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers.attention import ATTENTIONS, attention_class, attention_options
 from soft_vit.layers.attention.base import Attention
-from soft_vit.layers.plain import Linear
+from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.layers.token_grid import ImageGrids, TokenGrid, mix_each_grid
 from soft_vit.ops.layout import grid_of_tokens
 
@@ -95,18 +95,16 @@ class ViTAttention(Attention):
         feat_size: tuple[int, int] | Literal["square"] | None = None,
         num_prefix_tokens: int | None = None,
         sr_ratio: int = 2,
-        device=None,
-        dtype=None,
         **options: Any,
     ) -> None:
-        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        dd = device_and_dtype(options)
         kind: Any = next(cls for cls in type(self).__mro__ if not issubclass(cls, ViTAttention))
         accepted = attention_options(kind)
         given = {name: x for name, x in options.items() if name in accepted or name not in BLOCK_ARGUMENTS}
         if "qkv_bias" in accepted:
             given.setdefault("qkv_bias", False)
         grid = (14, 14) if feat_size is None or feat_size == "square" else feat_size
-        super().__init__(dim, num_heads, feat_size=grid, sr_ratio=sr_ratio, **given, **dd)
+        super().__init__(dim, num_heads, feat_size=grid, sr_ratio=sr_ratio, **given)
         if feat_size is None and self.traits.needs_grid:
             raise missing_grid(kind.__name__)
         # The heads of the block; the attention type may have another number.
@@ -191,10 +189,6 @@ class ViTAttention(Attention):
         self.resize(window_size)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # Version 0.2.0 named the norms of rotary models q_norm.norm and k_norm.norm.
-        old = f"{prefix}q_norm.norm.", f"{prefix}k_norm.norm."
-        for name in [name for name in state_dict if name.startswith(old)]:
-            state_dict[name.replace("_norm.norm.", "_norm.")] = state_dict.pop(name)
         self.resample_state(prefix, state_dict)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -268,12 +262,9 @@ def attn_layer(
     (`performer_vit_tiny_patch16`) and those of `swap_attention` follow the grid of each image instead.
 
     options: of the attention type, and sr_ratio (default 2), the side of the window that a reduced token summarises.
-    ValueError for an unknown type or option, and a feat_size that is missing or not two positive integers.
+    ValueError for an unknown type or option, and for a type that needs a feat_size without one.
     """
     check_options(kind, options)
-    sides = feat_size if isinstance(feat_size, tuple | list) else ()
-    if feat_size is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
-        raise ValueError(f"feat_size must be two positive integers (H, W), got {feat_size!r}.")
     if feat_size is None and (attention_class(kind).traits.needs_grid or options.get("qk_conv")):
         raise missing_grid(kind)
     given = {"feat_size": feat_size, "num_prefix_tokens": num_prefix_tokens, **options}

@@ -143,9 +143,8 @@ class SingleBlock(nn.Module):
 
     grad_checkpointing: bool = False
 
-    def apply_layers(self, x: Tensor) -> Tensor:
-        """Return the map after the block, of the shape of x."""
-        raise NotImplementedError
+    apply_layers: Callable[[Tensor], Tensor]
+    """Returns the map after the block, of the shape of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(self.apply_layers, x) if self.grad_checkpointing else self.apply_layers(x)

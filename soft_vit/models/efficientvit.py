@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ConvNormAct
 from soft_vit.layers.embed import channels_last, interpolate_maps
-from soft_vit.layers.mlp import in_image_parts
+from soft_vit.layers.mlp import HIDDEN_SIZE
 from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models import base
+from soft_vit.ops.cpu import on_cpu_without_gradients
 from soft_vit.ops.linear import relu_features
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 from soft_vit.ops.sizes import same_size
@@ -76,9 +77,17 @@ class Layers(nn.Sequential):
 
 
 def few_images(module: nn.Module, compute: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return `compute(x)` of a map, of few images at a time, see `in_image_parts`."""
+    """Return `compute(x)` of a map, without gradients for so few images at a time that the allocator has memory.
+
+    module: whose layers compute calls; layers that are in training or hooked take all images at once.
+    """
     # The hidden maps of a block, with copies of them, are about as much larger than the map.
-    return in_image_parts(module, compute, x, 8 * x.shape[1] * x.shape[2] * x.shape[3])
+    hidden = 8 * x.shape[1] * x.shape[2] * x.shape[3]
+    if not on_cpu_without_gradients(x) or x.shape[0] <= 1 or hidden * x.shape[0] <= HIDDEN_SIZE:
+        return compute(x)
+    if any(layer.training or layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules()):
+        return compute(x)
+    return torch.cat([compute(part) for part in x.split(max(1, HIDDEN_SIZE // hidden))])
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

@@ -15,22 +15,16 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
 
     Pairs are found in `ConvNormAct` units and in any nn.Sequential, also in a features_only model or a detector. The
     copy computes the same up to rounding. It is for inference and export: it cannot be trained, and the names of its
-    parameters differ. Raises ValueError for a model without a BatchNorm after a convolution.
+    parameters differ.
     """
     model = copy.deepcopy(model).eval()
-    found = False
     for unit in model.modules():
         if not isinstance(unit, ConvNormAct | nn.Sequential):
             continue
         layers: Any = list(unit.named_children())
         for (conv_name, conv), (norm_name, norm) in pairwise(layers):
             # Not by class: synchronised and frozen BatchNorms are of others, with the same statistics.
-            is_norm = getattr(norm, "running_mean", None) is not None
-            if isinstance(conv, nn.Conv2d) and is_norm:
+            if isinstance(conv, nn.Conv2d) and getattr(norm, "running_mean", None) is not None:
                 setattr(unit, conv_name, fuse_conv_bn_eval(conv, norm))
                 setattr(unit, norm_name, nn.Identity())
-            # Accept a model that was folded before.
-            found |= isinstance(conv, nn.Conv2d) and (is_norm or isinstance(norm, nn.Identity))
-    if not found:
-        raise ValueError(f"model must have a BatchNorm after a convolution, got {type(model).__name__}.")
     return model.requires_grad_(False)

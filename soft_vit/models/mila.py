@@ -78,22 +78,27 @@ class MILABlock(nn.Module):
     """Gated attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
     def __init__(
-        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
+        self, dim: int, num_heads: int, mlp_ratio: float, proj_drop: float, drop_path: float, **options: Any
     ) -> None:
         super().__init__()
+        dd = device_and_dtype(options)
         self.cpe1 = ShortcutConv(dim, **dd)
         self.norm1 = nn.LayerNorm(dim, **dd)
+        self.add_attention(dim, num_heads, proj_drop=proj_drop, **options)
+        self.drop_path1 = DropPath(drop_path)
+        self.cpe2 = ShortcutConv(dim, **dd)
+        self.norm2 = nn.LayerNorm(dim, **dd)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
+        self.drop_path2 = DropPath(drop_path)
+
+    def add_attention(self, dim: int, num_heads: int, proj_drop: float, **dd: Any) -> None:
+        """Add the layers of `mix`."""
         self.in_proj = Linear(dim, dim, **dd)
         self.act_proj = Linear(dim, dim, **dd)
         self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.act = nn.SiLU()
         self.attn = MilaAttention(dim, num_heads, **dd)
         self.out_proj = Linear(dim, dim, **dd)
-        self.drop_path1 = DropPath(drop_path)
-        self.cpe2 = ShortcutConv(dim, **dd)
-        self.norm2 = nn.LayerNorm(dim, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
-        self.drop_path2 = DropPath(drop_path)
 
     def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         """Return the gated attention of tokens `[B, N, C]`."""

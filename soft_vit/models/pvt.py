@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention, PreNormBlock, resample_pos_embed
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
-from soft_vit.layers.mlp import in_image_parts
 from soft_vit.layers.plain import Linear, conv_norm_act, device_and_dtype
 from soft_vit.layers.recompute import checkpoint
 from soft_vit.models.base import Stage, StagedModel, check_stages, init_conv
@@ -89,11 +88,8 @@ class ConvMlp(nn.Module):
         self.drop = nn.Dropout(drop)
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        def compute(x: Tensor) -> Tensor:
-            x = conv_norm_act(tokens_to_map(self.fc1(x), feat_size), self.dwconv, act=self.act)
-            return self.drop(self.fc2(self.drop(map_to_tokens(x))))
-
-        return in_image_parts(self, compute, x, x.shape[1] * self.fc1.out_features)
+        x = conv_norm_act(tokens_to_map(self.fc1(x), feat_size), self.dwconv, act=self.act)
+        return self.drop(self.fc2(self.drop(map_to_tokens(x))))
 
 
 class ConvMlpBlock(PreNormBlock):

@@ -228,8 +228,6 @@ class PyramidViT(base.StagedModel):
         last = len(depths) - 1
         ratios: Sequence[float] = to_ntuple(len(depths))(mlp_ratios)
         base.check_stages(depths, embed_dims=embed_dims, num_heads=num_heads, sr_ratios=sr_ratios, mlp_ratios=ratios)
-        if in_chans < 1 or stem_width < 1:
-            raise ValueError(f"in_chans and stem_width must be positive, got {in_chans} and {stem_width}.")
         check_choice("drop_path_mode", drop_path_mode, get_args(DropPathMode))
         attentions = stage_attentions(attention, stage4, len(depths))
         needs_grid = attention_class(attentions[-1]).traits.needs_grid

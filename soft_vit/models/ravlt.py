@@ -20,7 +20,7 @@ from soft_vit.layers.attention.rala import RALAttention
 from soft_vit.layers.embed import channels_last, map_to_tokens, tokens_to_map
 from soft_vit.layers.plain import ShortcutConv, device_and_dtype
 from soft_vit.models.base import Stage, StagedModel, check_stages, register_family
-from soft_vit.ops.rotary import rotary_angles
+from soft_vit.ops.rotary import side_angles
 from soft_vit.weights.adapter import Adapter, from_conv, to_conv
 
 # `register_family` adds the entrypoints.
@@ -104,8 +104,8 @@ def rotary_buffers(model: "RAVLT") -> dict[str, Tensor]:
     buffers = {}
     for i, stage in enumerate(model.layers):
         attn: Any = next(module for module in stage.modules() if isinstance(module, Attention))
-        angles = rotary_angles((1, 2), attn.head_dim, torch.empty(0), end_point=True)[1, attn.head_dim // 4 :]
-        buffers[f"layers.{i}.RoPE.angle"] = angles.repeat_interleave(2)
+        _, columns = side_angles((1, 2), attn.head_dim, torch.empty(0), end_point=True)
+        buffers[f"layers.{i}.RoPE.angle"] = columns[1].repeat_interleave(2)
     return buffers
 
 

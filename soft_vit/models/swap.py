@@ -227,8 +227,6 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
 
 def block_numbers(blocks: Iterable[int] | None, count: int) -> list[int]:
     """Return the sorted numbers of some of count blocks, by default of all; ValueError unless they exist."""
-    if isinstance(blocks, int):
-        raise ValueError(f"blocks must be a list of numbers, such as [{blocks}], got {blocks}.")
     numbers = list(range(count)) if blocks is None else list(blocks)
     if any(not -count <= i < count for i in numbers):
         raise ValueError(f"blocks must be from 0 to {count - 1}, got {numbers}.")

@@ -155,14 +155,6 @@ class WindowBlock(PreNormBlock):
         self.window = window
         self.shifted = shifted
 
-    def mix(self, x: Tensor, feat_size: Size) -> Tensor:
-        """Return the attention of tokens `[B, N, C]`."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor, feat_size: Size, num_prefix_tokens: int = 0) -> Tensor:
-        x = x + self.drop_path1(self.mix(self.norm1(x), feat_size))
-        return x + self.drop_path2(self.feed_forward(self.norm2(x)))
-
 
 class LinearBlock(WindowBlock):
     """Linear attention within windows that divide the map evenly, or on the whole map.
@@ -170,7 +162,7 @@ class LinearBlock(WindowBlock):
     Shifted windows wrap around the map, as in the released models.
     """
 
-    def mix(self, x: Tensor, feat_size: Size) -> Tensor:
+    def mix(self, x: Tensor, feat_size: Size, num_prefix_tokens: int = 0) -> Tensor:
         size = linear_window(feat_size, self.window)
         shift = window_shift(feat_size, size, self.shifted)
         return join(self.attn(cut(x, feat_size, size, shift), size), feat_size, size, shift)
@@ -185,7 +177,7 @@ class SoftmaxBlock(WindowBlock):
 
     attn: SoftmaxWindows  # type: ignore[assignment]
 
-    def mix(self, x: Tensor, feat_size: Size) -> Tensor:
+    def mix(self, x: Tensor, feat_size: Size, num_prefix_tokens: int = 0) -> Tensor:
         size = self.attn.window_size
         shift = window_shift(feat_size, size, self.shifted)
         mask = window_mask(x, feat_size, size, shift)

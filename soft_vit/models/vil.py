@@ -108,8 +108,6 @@ class ViL(base.PlainModel):
         **kwargs: Any,
     ) -> None:
         dd = device_and_dtype(kwargs)
-        if version not in (1, 2):
-            raise ValueError(f"version must be 1 or 2, got {version}.")
         if stride not in (PATCH, PATCH // 2):
             raise ValueError(f"stride must be {PATCH} or {PATCH // 2}, got {stride}.")
         # Before the base makes the head.

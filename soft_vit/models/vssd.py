@@ -7,18 +7,17 @@ downsampling are those of MILA, without its padding.
 Letters: B batch, C channels, H x W the token map of a stage, N = H * W.
 """
 
+from functools import partial
 from typing import Any
 
-from timm.layers import DropPath, register_notrace_module
 from torch import Tensor, nn
 
-from soft_vit.layers import Attention, map_to_tokens, tokens_to_map
+from soft_vit.layers import Attention
 from soft_vit.layers.attention.base import Rotate, Traits, merge_heads, split_parts
 from soft_vit.layers.attention.vssd import VSSDAttention
-from soft_vit.layers.mlp import Mlp
-from soft_vit.layers.plain import Linear, ShortcutConv, device_and_dtype
+from soft_vit.layers.plain import Linear
 from soft_vit.models.base import StagedModel, register_family
-from soft_vit.models.mila import MILA, ConvDownsample, Stem
+from soft_vit.models.mila import MILA, ConvDownsample, MILABlock, Stem
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.softmax import softmax_attention
 
@@ -60,29 +59,14 @@ class RoundedUpDownsample(ConvDownsample):
         return self.conv(x)
 
 
-@register_notrace_module
-class VSSDBlock(nn.Module):
+class VSSDBlock(MILABlock):
     """An attention and an MLP, each after a depthwise convolution, on maps `[B, C, H, W]`."""
 
-    def __init__(
-        self, dim: int, attn: Attention, mlp_ratio: float, proj_drop: float, drop_path: float, **dd: Any
-    ) -> None:
-        super().__init__()
-        self.cpe1 = ShortcutConv(dim, **dd)
-        self.norm1 = nn.LayerNorm(dim, **dd)
-        self.attn = attn
-        self.drop_path1 = DropPath(drop_path)
-        self.cpe2 = ShortcutConv(dim, **dd)
-        self.norm2 = nn.LayerNorm(dim, **dd)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop=proj_drop, **dd)
-        self.drop_path2 = DropPath(drop_path)
+    def add_attention(self, dim: int, num_heads: int, *, attention: Any, **options: Any) -> None:  # type: ignore[override]
+        self.attn = attention(dim, num_heads, **options)
 
-    def forward(self, x: Tensor) -> Tensor:
-        feat_size = x.shape[2], x.shape[3]
-        x = map_to_tokens(self.cpe1(x))
-        x = tokens_to_map(x + self.drop_path1(self.attn(self.norm1(x), feat_size)), feat_size)
-        x = map_to_tokens(self.cpe2(x))
-        return tokens_to_map(x + self.drop_path2(self.mlp(self.norm2(x))), feat_size)
+    def mix(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+        return self.attn(x, feat_size)
 
 
 class VSSD(MILA):
@@ -104,13 +88,8 @@ class VSSD(MILA):
         super().__init__(*args, **kwargs)
 
     def make_block(self, last: bool, dim: int, num_heads: int, **options: Any) -> nn.Module:
-        common = dict(proj_drop=options["proj_drop"], **device_and_dtype(options))
-        attn: Attention = (
-            VSSDSoftmaxAttention(dim, num_heads, **common)
-            if last
-            else VSSDAttention(dim, num_heads, d_state=self.d_state, **common)
-        )
-        return VSSDBlock(dim, attn, **options)
+        attention: Any = VSSDSoftmaxAttention if last else partial(VSSDAttention, d_state=self.d_state)
+        return VSSDBlock(dim, num_heads, attention=attention, **options)
 
 
 VSSD_MODELS: dict[str, dict[str, Any]] = {

@@ -13,13 +13,6 @@ from soft_vit.ops.packed import AnyLayout
 FLOOR = 1e-6
 
 
-def check_power(power: float) -> float:
-    """Return power; ValueError unless it is positive."""
-    if power <= 0:
-        raise ValueError(f"power must be positive, got power={power}.")
-    return power
-
-
 def focused(x: Tensor, power: float) -> Tensor:
     """Return `x^p` at the length of x: its direction moves towards its largest features; x `[..., D]`, positive."""
     # The length of the base cancels. Divided by its largest entry, its power neither overflows nor vanishes.
@@ -34,4 +27,4 @@ def focused_features(x: Tensor, power: float) -> Tensor:
 
 def focused_attention(q: Tensor, k: Tensor, v: Tensor, layout: AnyLayout = WHOLE, power: float = 3.0) -> Tensor:
     """Return `linear_attention` by `phi(x) = |relu(x)| relu(x)^p / |relu(x)^p|`, p the power, of `[B, H, N, D]`."""
-    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=check_power(power)))
+    return linear_attention(q, k, v, layout, phi=partial(focused_features, power=power))

@@ -3,6 +3,8 @@
 Letters: B batch, H heads, N = Y * X tokens of a map, C channels, D channels of a head, T taps of a kernel.
 """
 
+from collections.abc import Iterator, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,6 +28,17 @@ def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
     return (total / mask.sum(1, keepdim=True)).to(x.dtype)
 
 
+def shifted(maps: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
+    """Yield the views of zero-padded maps `[B, C, Y, X]` that the entries of a kernel multiply, row by row."""
+    Y, X = maps.shape[2:]
+    below, right = size[0] // 2, size[1] // 2
+    padded = F.pad(maps, (right, right, below, below))
+    for i in range(size[0]):
+        rows = padded[:, :, i : i + Y]
+        for j in range(size[1]):
+            yield rows[..., j : j + X]
+
+
 def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor:
     """Convolve maps `[B, C, Y, X]` depthwise, zeros around them, each image by its own kernels `[B, C, T]`.
 
@@ -42,12 +55,7 @@ def convolve_each_image(maps: Tensor, kernels: Tensor, sequence: bool) -> Tensor
         # One convolution with a group for every channel of every image: three to seven times as fast on a CPU.
         return F.conv2d(maps.reshape(1, B * C, Y, X), weight, padding=padding, groups=B * C).unflatten(1, (B, C))[0]
     # Exporters take no number of groups that follows from the batch.
-    padded = F.pad(maps, (padding[1], padding[1], padding[0], padding[0]))
-    taps = [
-        padded[:, :, i : i + Y, j : j + X] * kernels[:, :, i * size[1] + j, None, None]
-        for i in range(size[0])
-        for j in range(size[1])
-    ]
+    taps = [view * kernels[:, :, i, None, None] for i, view in enumerate(shifted(maps, size))]
     return sum(taps[1:], start=taps[0])
 
 

@@ -139,8 +139,6 @@ def token_layout(
     if torch.compiler.is_compiling():
         return layout
     (Y, X), P = layout.grid_size, num_prefix_tokens
-    if min(Y, X) < 1:
-        raise ValueError(f"feat_size must be at least 1, got {feat_size}.")
     if x.ndim != 3 or x.shape[1] != P + Y * X:
         raise ValueError(
             f"tokens must have shape [B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}, "

@@ -5,8 +5,8 @@ of L queries and S keys each.
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -57,33 +57,6 @@ def phase_mask(feat_size: tuple[int, int], dilation: int, device: torch.device) 
     return mask | ~mask.any(-1, keepdim=True)
 
 
-def phase_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    feat_size: tuple[int, int],
-    dilation: int,
-    others: Sequence[Tensor] = (),
-    seen: Tensor | None = None,
-    dropout_p: float = 0.0,
-    fused: bool = True,
-) -> Tensor:
-    """Return attention of each token to those of its phase and to all of others; arguments as in `window_attention`."""
-
-    @by_heads
-    def attend(q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
-        queries, keys, values = (split_phases(x, feat_size, dilation) for x in (q, k, v))
-        mask = phase_mask(feat_size, dilation, q.device)
-        keys_seen = None
-        if seen is not None:
-            num_others = others[0].shape[2] if others else 0
-            keys_seen = seen[:, :num_others], split_phases(seen[:, None, num_others:, None], feat_size, dilation).mT
-        x = attention_in_groups(queries, keys, values, mask, others, keys_seen, dropout_p, fused)
-        return merge_phases(x, feat_size, dilation, q.shape[1])
-
-    return attend(q, k, v, *others)
-
-
 def atrous_attention(
     q: Tensor, k: Tensor, v: Tensor, layout: Layout, dilation: int, dropout_p: float = 0.0, fused: bool = True
 ) -> Tensor:
@@ -93,7 +66,14 @@ def atrous_attention(
     of one phase (y mod dilation, x mod dilation) see only each other, so there are `N^2 / dilation^2` products. fused:
     see `dot_product_attention`.
     """
-    attend = partial(phase_attention, feat_size=layout.grid_size, dilation=dilation)
+    split = partial(split_phases, feat_size=layout.grid_size, dilation=dilation)
+    merge = partial(merge_phases, feat_size=layout.grid_size, dilation=dilation)
+    mask = phase_mask(layout.grid_size, dilation, q.device)
+
+    @by_heads
+    def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        return attention_in_groups(split, split, merge, mask, q, k, v, **options)
+
     return attention_with_prefix(attend, q, k, v, layout, dropout_p, fused)
 
 

@@ -30,12 +30,7 @@ def rotate_by_position(layout: Layout, *tokens: Tensor, end_point: bool = False)
         return tuple(rotate(x, cos[0, 0], sin[0, 0]) for x in tokens)
 
 
-def rotary_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool = False) -> Tensor:
-    """Return the angles `[N, 2 * K]` of the pairs of channels at each position, at least fp32, on like's device."""
-    return _at_positions(*_side_angles(feat_size, channels, like, end_point))
-
-
-def _side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
+def side_angles(feat_size: tuple[int, int], channels: int, like: Tensor, end_point: bool) -> tuple[Tensor, Tensor]:
     """Return the angles of rows `[Y, K]` and of columns `[X, K]`."""
     K = channels // 4
     dd: dict[str, Any] = {"device": like.device, "dtype": wide_dtype(like)}
@@ -58,7 +53,7 @@ def rotary_tables(
     channels: C; by default that of these tokens.
     """
     # Of rows and columns, which are far fewer than positions.
-    rows, columns = _side_angles(layout.grid_size, channels or like.shape[-1], like, end_point)
+    rows, columns = side_angles(layout.grid_size, channels or like.shape[-1], like, end_point)
     cos, sin = _at_positions(rows.cos(), columns.cos()), _at_positions(rows.sin(), columns.sin())
     if layout.num_prefix_tokens:
         padding = (0, 0, layout.num_prefix_tokens, 0)

@@ -48,36 +48,40 @@ def softmax_attention(
 
 
 def attention_in_groups(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    split: Callable[[Tensor], Tensor],
+    split_keys: Callable[[Tensor], Tensor],
+    merge: Callable[..., Tensor],
     mask: Tensor | None,
-    others: Sequence[Tensor],
-    seen: tuple[Tensor, Tensor] | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    others: Sequence[Tensor] = (),
+    seen: Tensor | None = None,
     dropout_p: float = 0.0,
     fused: bool = True,
 ) -> Tensor:
-    """Return `dot_product_attention` of queries `[B * H, G, L, D]` to the tokens of their group and to others.
+    """Let each token of a map attend to the tokens of its group and to others; q, k, v and the result: `[B, H, N, D]`.
 
-    keys, values: of groups, `[B * H, G, S, D]`.
+    split, split_keys: return the groups `[B * H, G, L, D]` of queries, and those `[B * H, G, S, D]` of keys or values.
+    merge: inverts split, given `num_heads`.
     mask: bool `[1, G, L or 1, S]`, the keys of its group that a query sees; None if all.
     others: empty, or keys and values `[B, H, P, D]` that all queries see.
-    seen: the keys that are not padding, of the others, bool `[B or 1, P]`, and of the groups, bool `[B or 1, G, 1, S]`;
-        None if all.
+    seen: bool `[B or 1, P + N]`, which of others and of the map are not padding; None if all.
     """
+    keys, values, num_others = split_keys(k), split_keys(v), others[0].shape[2] if others else 0
     if others:
         extra = (x.flatten(0, 1)[:, None].expand(-1, keys.shape[1], -1, -1) for x in others)
         keys, values = (torch.cat(pair, dim=2) for pair in zip(extra, (keys, values), strict=True))
-        mask = None if mask is None else F.pad(mask, (others[0].shape[2], 0), value=True)
+        mask = None if mask is None else F.pad(mask, (num_others, 0), value=True)
     if seen is not None:
-        of_others, of_groups = seen
-        counts = torch.cat([of_others[:, None, None].expand(-1, keys.shape[1], -1, -1), of_groups], dim=-1)
+        of_others = seen[:, None, None, :num_others].expand(-1, keys.shape[1], -1, -1)
+        counts = torch.cat([of_others, split_keys(seen[:, None, num_others:, None]).mT], dim=-1)
         if counts.shape[0] > 1:
-            counts = counts.repeat_interleave(queries.shape[0] // counts.shape[0], dim=0)
+            counts = counts.repeat_interleave(keys.shape[0] // counts.shape[0], dim=0)
         mask = counts if mask is None else mask & counts
         # Results of padding are dropped later; until then they must not be 0 / 0.
         mask = mask | ~mask.any(-1, keepdim=True)
-    return dot_product_attention(queries, keys, values, mask, dropout_p, fused)
+    return merge(dot_product_attention(split(q), keys, values, mask, dropout_p, fused), num_heads=q.shape[1])
 
 
 def attention_with_prefix(

@@ -6,7 +6,7 @@
 Letters: B batch, H heads, P prefix tokens, N tokens of a map of Y rows and X columns, D channels of a head.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.inline import convolve_each_image, shifted
 from soft_vit.ops.layout import Layout, fill_padding
 from soft_vit.ops.numerics import at_least_float32, bounded, full_precision, is_eager
 
@@ -57,17 +58,6 @@ def gated_branch(q: Tensor, k: Tensor, v: Tensor, w1: Tensor, w2: Tensor, layout
         return map_tokens(trained, (q,), (w1, w2))
 
 
-def shifted(maps: Tensor, size: Sequence[int]) -> Iterator[Tensor]:
-    """Yield the views of zero-padded maps `[B, D, Y, X]` that the entries of a kernel multiply, row by row."""
-    Y, X = maps.shape[2:]
-    below, right = size[0] // 2, size[1] // 2
-    padded = F.pad(maps, (right, right, below, below))
-    for i in range(size[0]):
-        rows = padded[:, :, i : i + Y]
-        for j in range(size[1]):
-            yield rows[..., j : j + X]
-
-
 def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> Tensor:
     """Convolve the map of q depthwise by w3, trained on all pairs (k, v) at once; see `gated_branch`.
 
@@ -80,14 +70,8 @@ def conv_branch(q: Tensor, k: Tensor, v: Tensor, w3: Tensor, layout: Layout) -> 
         groups = v.shape[0] * v.shape[1] if v.device.type == "cpu" and is_eager(q, k, v) else 0
         (q, k, v), size = (_as_map(at_least_float32(x), layout) for x in (q, k, v)), w3.shape[2:]
         kernels = damped_step(w3, _kernel_gradient(k, v, size, groups, layout), dim=(2, 3))
-        if groups:
-            maps = F.conv2d(q.flatten(0, 1)[None], kernels.flatten(0, 1)[:, None], padding="same", groups=groups)
-        else:
-            # One product after the other: together they would take nine times the map.
-            maps = torch.zeros((), dtype=q.dtype, device=q.device)
-            for kernel, view in zip(kernels.flatten(2)[..., None, None].unbind(2), shifted(q, size), strict=True):
-                maps = torch.addcmul(maps, kernel, view)
-        return layout.pad_prefix(maps.view_as(q).flatten(2)[..., None].to(dtype))
+        maps = convolve_each_image(q, kernels.flatten(2), layout.sequence)
+        return layout.pad_prefix(maps.flatten(2)[..., None].to(dtype))
 
 
 def _kernel_gradient(k: Tensor, v: Tensor, size: Sequence[int], groups: int, layout: Layout) -> Tensor:

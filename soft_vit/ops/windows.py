@@ -132,14 +132,13 @@ def window_attention(
 
     def attend(rows: Rows, q: Tensor, k: Tensor, v: Tensor, seen_map: Tensor | None, *others: Tensor) -> tuple[Tensor]:
         split = partial(split_tiles, feat_size=feat_size, reach=reach, rows=rows)
-        keys_seen = None
+        tiles, keys = (partial(split, with_neighbours=with_neighbours) for with_neighbours in (False, True))
+        merge = partial(merge_tiles, feat_size=feat_size, reach=reach, rows=rows)
+        here = None
         if seen is not None and seen_map is not None:
-            keys_seen = seen[:, :num_others], split(seen_map, with_neighbours=True).mT
-        queries = split(q, with_neighbours=False)
-        keys, values = (split(x, with_neighbours=True) for x in (k, v))
+            here = torch.cat([seen[:, :num_others], seen_map[:, 0, :, 0]], dim=1)
         mask = tile_mask(feat_size, reach, q.device, rows=rows)
-        x = attention_in_groups(queries, keys, values, mask, others, keys_seen, dropout_p, fused)
-        return (merge_tiles(x, feat_size, reach, q.shape[1], rows=rows),)
+        return (attention_in_groups(tiles, keys, merge, mask, q, k, v, others, here, dropout_p, fused),)
 
     def cut(rows: tuple[int, int], args: Arguments) -> Arguments:
         spans = (token_rows(feat_size, reach, rows, with_neighbours) for with_neighbours in (False, True, True, True))

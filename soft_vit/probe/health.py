@@ -125,7 +125,7 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Prob
     """Return the measurements of every attention of a model, without accuracies, by its name.
 
     images: at least one, `[C, H, W]` each, normalised, on the model's device. A head's matrix of N tokens has N^2
-    entries. Raises ValueError without images, and for a model without attentions of this package.
+    entries. Raises ValueError for a model without attentions of this package.
     """
 
     def visit(found: Probe, matrix: Tensor) -> None:
@@ -135,8 +135,6 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Prob
     visitors = dict.fromkeys(attentions(model), visit)
     if not visitors:
         raise ValueError("model must have an attention of this package, as soft_tiny and linear_vit_tiny_patch16 do.")
-    if not len(images):
-        raise ValueError("images must hold at least one image, got 0.")
     measured = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
     return {name: _mean([probes[name] for probes in measured]) for name in visitors}
 

@@ -55,23 +55,18 @@ def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
     """Return the folders that are searched for a recorded file, in order."""
-    named = _named_folder()
-    return [*([named] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
+    named = os.environ.get(WEIGHTS_VARIABLE)
+    return [*([Path(named).expanduser()] if named else []), RESOURCES / "checkpoints", hub_folder(cache_dir)]
 
 
 def download_folder(cache_dir: str | Path | None = None) -> Path:
     """Return the folder for downloads: the one that the environment names, otherwise the cache."""
-    return _named_folder() or hub_folder(cache_dir)
+    return lookup_folders(cache_dir)[0 if os.environ.get(WEIGHTS_VARIABLE) else -1]
 
 
 def hub_folder(cache_dir: str | Path | None = None) -> Path:
     """Return the cache of downloads: cache_dir, by default torch.hub's."""
     return Path(cache_dir).expanduser() if cache_dir is not None else Path(torch.hub.get_dir()) / "checkpoints"
-
-
-def _named_folder() -> Path | None:
-    named = os.environ.get(WEIGHTS_VARIABLE)
-    return Path(os.path.expanduser(named)) if named else None
 
 
 def check_command(path: Path | str) -> str:

@@ -20,11 +20,6 @@ from soft_vit.weights.fetch import sha256_of
 from soft_vit.weights.index import RECORDED_WEIGHTS
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec, as_mapping
 
-try:
-    from numpy._core import multiarray
-except ImportError:  # numpy before 1.26
-    from numpy.core import multiarray  # type: ignore[no-redef]
-
 AVERAGED_KEYS = ("state_dict_ema", "model_ema")
 """Keys of averaged weights in the checkpoints of training programs."""
 PLAIN_KEYS = ("state_dict", "model", "module")
@@ -58,6 +53,9 @@ def _get_method(owner: Any, name: str) -> Any:
     return getattr(owner, name)
 
 
+# Functions by which pickles make arrays and numbers of numpy, wherever it keeps them.
+make_array, make_number = np.empty(0).__reduce__()[0], np.float64().__reduce__()[0]
+
 # Allowed in files, in addition to the list of torch.load(weights_only=True).
 ALLOWED: list[Any] = [
     argparse.Namespace,
@@ -67,8 +65,8 @@ ALLOWED: list[Any] = [
     np.ndarray,
     np.dtype,
     *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},
-    *((multiarray._reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
-    *((multiarray.scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+    *((make_array, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+    *((make_number, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
 ]
 
 

@@ -32,26 +32,15 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, list | tuple) and all(isinstance(text, str) for text in values)
 
 
-def _is_shape(values: Any) -> bool:
-    return _are_sides(values) and len(values) == 3
-
-
-def _is_share(value: Any) -> bool:
-    return _are_numbers([value], 0.01)
-
-
 # Entries of timm's configuration that a record holds, and which values timm can use.
 USABLE: dict[str, Callable[[Any], bool]] = {
-    "input_size": _is_shape,
-    "test_input_size": _is_shape,
+    **dict.fromkeys(("input_size", "test_input_size"), lambda x: _are_sides(x) and len(x) == 3),
     "mean": lambda x: _are_numbers(x, -math.inf),
     "std": lambda x: _are_numbers(x, 0),
-    "crop_pct": _is_share,
-    "test_crop_pct": _is_share,
+    **dict.fromkeys(("crop_pct", "test_crop_pct"), lambda x: _are_numbers([x], 0.01)),
     "crop_mode": lambda x: x in ("center", "squash", "border"),
     "interpolation": lambda x: x in ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos"),
-    "label_names": _are_texts,
-    "notes": _are_texts,
+    **dict.fromkeys(("label_names", "notes"), _are_texts),
 }
 
 

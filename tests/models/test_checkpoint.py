@@ -484,5 +484,5 @@ class TestReleased:
         assert model.pretrained_cfg["crop_pct"] == 0.9
         with pytest.raises(ValueError, match=r"soft_norm_base.*stages\.2\.blocks\.7"):
             timm.create_model("soft_base", pretrained=True, device="meta")
-        with pytest.raises(WeightsError, match="soft_norm_small"):
+        with pytest.raises(ValueError, match="soft_norm_small"):
             timm.create_model("soft_small", pretrained=True, attention="soft")

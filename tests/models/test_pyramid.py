@@ -296,8 +296,3 @@ def test_the_same_function_without_batch_norm(name, options, convert, left):
     torch.testing.assert_close(result, model.eval()(x), rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(fold_batch_norm(folded)(x), result, rtol=0, atol=0)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-
-
-def test_nothing_to_fold():
-    with pytest.raises(ValueError, match="Linear"):
-        fold_batch_norm(nn.Linear(2, 2))

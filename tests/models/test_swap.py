@@ -265,16 +265,3 @@ def test_compiled_and_exported(name: str) -> None:
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
     x = images(model, batch=5)
     torch.testing.assert_close(program.module()(x), model(x))
-
-
-def test_norms_of_a_rotary_model_load_under_their_names_of_version_0_2_0() -> None:
-    model = create("vit_small_patch16_dinov3", {"qk_norm": True})
-    soft_vit.swap_attention(model, "linear")
-    expected = copy.deepcopy(model.state_dict())
-    old = {name.replace("_norm.", "_norm.norm."): value for name, value in expected.items()}
-    assert len(old.keys() - expected.keys()) == 8
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    model.load_state_dict(old)
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())

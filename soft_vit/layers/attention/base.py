@@ -333,16 +333,15 @@ class SelfAttention(Attention):
 
     projections: ClassVar[dict[str, str]] = {"qkv": "qkv"}
 
+    attend: Callable[..., Tensor]
+    """Maps queries, keys and values `[B, heads, P + N, C / heads]`, and the layout, to the result of that shape."""
+
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         for name, parts in self.projections.items():
             self.add_module(name, Linear(dim, len(parts) * dim, bias=qkv_bias, **dd))
         self.proj = Linear(dim, dim, **dd)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
-        raise NotImplementedError
 
     def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """Add what else is computed from the values v, such as a convolution, to the result x of `attend`."""

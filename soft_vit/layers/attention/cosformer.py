@@ -1,10 +1,7 @@
 """cosFormer: linear attention reweighted by the distance of tokens (Qin et al. 2022, arXiv 2202.08791)."""
 
-from torch import Tensor
-
 from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.cosformer import cosformer_attention
-from soft_vit.ops.layout import Layout
 
 
 class CosformerAttention(SelfAttention):
@@ -15,5 +12,4 @@ class CosformerAttention(SelfAttention):
 
     traits = Traits("N", mask_refusal=None, needs_grid=False)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return cosformer_attention(q, k, v, layout)
+    attend = staticmethod(cosformer_attention)

@@ -1,10 +1,7 @@
 """Efficient attention: a softmax over features and one over tokens (Shen et al. 2018, arXiv 1812.01243)."""
 
-from torch import Tensor
-
 from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.efficient import efficient_attention
-from soft_vit.ops.layout import Layout
 
 
 class EfficientAttention(SelfAttention):
@@ -12,5 +9,4 @@ class EfficientAttention(SelfAttention):
 
     traits = Traits("N", mask_refusal=None, needs_grid=False, takes_context=True)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return efficient_attention(q, k, v, layout)
+    attend = staticmethod(efficient_attention)

@@ -8,7 +8,7 @@ from torch import Tensor
 from soft_vit.layers.attention.base import SelfAttention, Traits, depthwise_conv
 from soft_vit.layers.attention.local_conv import add_to_heads, head_maps
 from soft_vit.layers.attention.positional_key import PositionalKeyAttention, unscaled
-from soft_vit.ops.focused import FLOOR, check_power, focused, focused_attention
+from soft_vit.ops.focused import FLOOR, focused, focused_attention
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.linear import linear_attention
 from soft_vit.ops.numerics import at_least_float32, full_precision
@@ -30,7 +30,7 @@ class FocusedAttention(SelfAttention):
 
     def __init__(self, dim: int, num_heads: int, *, power: float = 3.0, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
-        self.power = check_power(power)
+        self.power = power
         self.dwconv = depthwise_conv(self.head_dim, 5, self.sequence, **get_device_dtype(self))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -3,6 +3,7 @@
 Fan et al., arXiv 2411.07635 and 2507.00698.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ class GatedRotaryAttention(Attention):
 
     traits = Traits("N", "as all tokens, but not rotated and left out of the convolution", mask_refusal=None)
     projections: ClassVar[dict[str, str]] = {"qkvo": "qkvg"}
+    attend: Callable[..., Tensor]
 
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = True, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -47,18 +49,10 @@ class GatedRotaryAttention(Attention):
         self.lepe = depthwise_conv(dim, 5, self.sequence, **dd)
         self.proj = Linear(dim, dim, **dd)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Map queries, keys and values `[B, heads, P + N, C / heads]` to the result of that shape."""
-        raise NotImplementedError
-
-    def add_residual(self, x: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        """Add the convolution of the values v on the map to the result x of `attend`."""
-        return add_to_grid(x, self.lepe(grid_maps(v, layout)), layout)
-
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v, gate = split_parts(self.qkvo(x), 4, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
-        mixed = self.add_residual(self.attend(q, k, v, layout), v, layout)
+        mixed = add_to_grid(self.attend(q, k, v, layout), self.lepe(grid_maps(v, layout)), layout)
         return self.proj_drop(self.proj(merge_heads(gated(mixed, gate, x.shape[2]))))
 
 

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from soft_vit.layers.attention.base import SelfAttention, Traits, check_heads
 from soft_vit.ops.hydra import channel_attention
-from soft_vit.ops.layout import Layout
 
 
 class HydraAttention(SelfAttention):
@@ -21,5 +18,4 @@ class HydraAttention(SelfAttention):
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return channel_attention(q, k, v, layout)
+    attend = staticmethod(channel_attention)

@@ -33,8 +33,7 @@ class InLineAttention(SelfAttention):
             nn.Conv1d(dim, dim * rows * columns, 1, groups=num_heads, **dd),
         )
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return inline_attention(q, k, v, layout)
+    attend = staticmethod(inline_attention)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k, v = self.project(x)

@@ -19,11 +19,7 @@ def local_conv(num_heads: int, local_kernel: int | None, sr_ratio: int, sequence
     local_kernel: its side, odd; by default the next odd number above sr_ratio.
     """
     side = sr_ratio + 1 + sr_ratio % 2 if local_kernel is None else at_least("local_kernel", local_kernel, 0)
-    if side == 0:
-        return None
-    if side % 2 == 0:
-        raise ValueError(f"local_kernel must be odd, or 0 for no convolution, got local_kernel={local_kernel}.")
-    return depthwise_conv(num_heads, side, sequence, bias=False, **dd)
+    return depthwise_conv(num_heads, side, sequence, bias=False, **dd) if side else None
 
 
 def head_maps(v: Tensor, layout: Layout) -> Tensor:

@@ -1,9 +1,6 @@
 """Magnitude-aware linear attention of MAViT (Fan et al. 2025, arXiv 2507.00698), as the released code computes it."""
 
-from torch import Tensor
-
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary_linear import mala_attention
 
 
@@ -14,5 +11,4 @@ class MALAttention(GatedRotaryAttention):
     queries sharper.
     """
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return mala_attention(q, k, v, layout)
+    attend = staticmethod(mala_attention)

@@ -30,8 +30,7 @@ class MilaAttention(Attention):
         self.qk = Linear(dim, 2 * dim, bias=qkv_bias, **dd)
         self.lepe = depthwise_conv(dim, 3, self.sequence, **dd)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return mila_attention(q, k, v, layout)
+    attend = staticmethod(mila_attention)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q, k = split_parts(self.qk(x), 2, self.num_heads)

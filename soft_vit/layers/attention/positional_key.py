@@ -14,8 +14,6 @@ from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
-NO_MASK = "its encoding of keys belongs to positions"
-
 
 def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
     """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the positions of a map, resampled to their map."""
@@ -37,7 +35,7 @@ class PositionalKeyAttention(SelfAttention):
     traits = Traits(
         "N",
         "as all tokens, but without an encoding and left out of the convolution",
-        mask_refusal=NO_MASK,
+        mask_refusal="its encoding of keys belongs to positions",
         fixed_grid=True,
     )
     qkv: nn.Linear

@@ -1,9 +1,6 @@
 """Rank-augmented linear attention of RAVLT (Fan et al. 2024, arXiv 2411.07635), as the released code computes it."""
 
-from torch import Tensor
-
 from soft_vit.layers.attention.gated_rotary import GatedRotaryAttention
-from soft_vit.ops.layout import Layout
 from soft_vit.ops.rotary_linear import rala_attention
 
 
@@ -14,5 +11,4 @@ class RALAttention(GatedRotaryAttention):
     tokens: one row for each head, not one for each token.
     """
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return rala_attention(q, k, v, layout)
+    attend = staticmethod(rala_attention)

@@ -35,23 +35,19 @@ class RWKV6Attention(Attention):
 
     time_maa_x: nn.Parameter
     time_maa_v: nn.Parameter
-    time_maa_w1: nn.Parameter
-    time_maa_w2: nn.Parameter
-    time_decay: nn.Parameter
-    time_decay_w1: nn.Parameter
-    time_decay_w2: nn.Parameter
-    time_faaaa: nn.Parameter
 
     def __init__(self, dim: int, num_heads: int, *, mix_rank: int = 32, decay_rank: int = 64, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         dd = device_and_dtype(options)
         rank, decay_rank = at_least("mix_rank", mix_rank), at_least("decay_rank", decay_rank)
-        shapes: dict[str, tuple[int, ...]] = {f"time_maa_{part}": (1, 1, dim) for part in "xwkvrg"}
-        shapes |= {"time_maa_w1": (dim, 5 * rank), "time_maa_w2": (5, rank, dim), "time_decay": (1, 1, dim)}
-        shapes |= {"time_decay_w1": (dim, decay_rank), "time_decay_w2": (decay_rank, dim)}
-        shapes["time_faaaa"] = (num_heads, self.head_dim)
-        for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape, **dd)))
+        for part in "xwkvrg":
+            setattr(self, f"time_maa_{part}", nn.Parameter(torch.empty(1, 1, dim, **dd)))
+        self.time_maa_w1 = nn.Parameter(torch.empty(dim, 5 * rank, **dd))
+        self.time_maa_w2 = nn.Parameter(torch.empty(5, rank, dim, **dd))
+        self.time_decay = nn.Parameter(torch.empty(1, 1, dim, **dd))
+        self.time_decay_w1 = nn.Parameter(torch.empty(dim, decay_rank, **dd))
+        self.time_decay_w2 = nn.Parameter(torch.empty(decay_rank, dim, **dd))
+        self.time_faaaa = nn.Parameter(torch.empty(num_heads, self.head_dim, **dd))
         self.receptance, self.key, self.value, self.gate, self.output = (
             Linear(dim, dim, bias=False, **dd) for _ in range(5)
         )
@@ -70,8 +66,8 @@ class RWKV6Attention(Attention):
         self.time_decay.copy_(5 * channel ** (0.7 + 1.3 * place) - 6)
         bonus = place * (1 - channel) + zigzag(dim, channel) / 10
         self.time_faaaa.copy_(bonus.view_as(self.time_faaaa))
-        for name in ("time_maa_w1", "time_maa_w2", "time_decay_w1", "time_decay_w2"):
-            nn.init.uniform_(self.get_parameter(name), -1e-4, 1e-4)
+        for weight in (self.time_maa_w1, self.time_maa_w2, self.time_decay_w1, self.time_decay_w2):
+            nn.init.uniform_(weight, -1e-4, 1e-4)
 
     def attend(self, r: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, layout: Layout) -> Tensor:
         """Return what tokens read `[B, H, T, D]`, at least fp32, for r, k, v and log gates `[B, H, T, D]`."""

@@ -1,9 +1,6 @@
 """SimA: attention of l1-normalised queries and keys (Koohpayegani and Pirsiavash 2022, arXiv 2206.08898)."""
 
-from torch import Tensor
-
 from soft_vit.layers.attention.base import SelfAttention, Traits
-from soft_vit.ops.layout import Layout
 from soft_vit.ops.sima import sima_attention
 
 
@@ -12,5 +9,4 @@ class SimpleAttention(SelfAttention):
 
     traits = Traits("N", mask_refusal=None, needs_grid=False)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-        return sima_attention(q, k, v, layout)
+    attend = staticmethod(sima_attention)

@@ -48,9 +48,6 @@ class Scores(nn.Module):
         """Return the parameters of `resamplers` for a map."""
         return [resample(getattr(self, name), feat_size) for name, resample in self.resamplers.items()]
 
-    def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-        raise NotImplementedError
-
 
 class DenseScores(Scores):
     """`W2 relu(W1 x)`: scores of all positions, computed from each token alone."""

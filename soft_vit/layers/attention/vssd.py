@@ -65,8 +65,7 @@ class VSSDAttention(Attention):
         self.D.fill_(1)
         draw_steps(self.dt_bias)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor, layout: Layout) -> Tensor:
-        return vssd_attention(q, k, v, weights, layout)
+    attend = staticmethod(vssd_attention)
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:
         """Convolve tokens `[B, P + N, C]` on their map; each prefix token is a map of its own."""

@@ -58,9 +58,4 @@ def eigh_inverse(a: Tensor, ridge: float = 0.01) -> Tensor:
     It drops eigenvalues within rounding of zero.
     """
     with full_precision(a):
-        a = at_least_float32(a)
-        eigenvalue, basis = torch.linalg.eigh(add_ridge(a, ridge))
-        floor = a.shape[-1] * torch.finfo(a.dtype).eps * eigenvalue.abs().amax(-1, keepdim=True)
-        counts = eigenvalue.abs() > floor
-        inverse = torch.where(counts, 1 / torch.where(counts, eigenvalue, 1), 0)
-        return (basis * inverse[..., None, :]) @ basis.mT
+        return torch.linalg.pinv(add_ridge(at_least_float32(a), ridge), hermitian=True)
