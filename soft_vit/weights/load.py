@@ -5,6 +5,7 @@
 """
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -18,7 +19,6 @@ from timm.layers import resample_abs_pos_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from soft_vit.layers.embed import grid_of_positions
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
@@ -34,9 +34,18 @@ Head = Literal["fit", "drop", "strict"]
 
 @dataclass
 class LoadReport:
-    """How weights were loaded into a model: a sentence for each change of the weights, except of names."""
+    """How weights were loaded into a model. Lists hold names of parameters.
+
+    renamed: those with another name in the file. resampled: those of another image size, with their shapes before and
+    after. new: those that keep the model's values. left_out: those in the file that are not loaded. changes: a sentence
+    for each change of the weights, except of names.
+    """
 
     source: str
+    renamed: list[str] = field(default_factory=list)
+    resampled: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    new: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
 
 
@@ -86,6 +95,8 @@ def fit(
     if not strict:
         common = expected.keys() & weights.keys()
         fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
+        report.new += [name for name in expected if name not in fitting]
+        report.left_out += [name for name in weights if name not in fitting]
         # Weights of another model fit nowhere.
         kept = fitting or expected.keys() | weights.keys()
         expected, weights = ({name: x for name, x in state.items() if name in kept} for state in (expected, weights))
@@ -98,7 +109,7 @@ def fit(
     return weights, report
 
 
-def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport) -> dict[str, Tensor]:
+def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport | None = None) -> dict[str, Tensor]:
     """Return weights under the names of a timm model, by its own filter, resampled to its image size.
 
     Raises ValueError for weights whose record names another form of the model.
@@ -107,7 +118,7 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport) ->
     is_own = hasattr(model, "from_released")
     is_vit = hasattr(getattr(model, "patch_embed", None), "grid_size") and hasattr(model, "num_prefix_tokens")
     weights = model.from_released(loaded) if is_own else dict(loaded)
-    before = {name: _shape(value) for name, value in weights.items()}
+    before = {name: tuple(value.shape) for name, value in weights.items()}
     if (is_own and hasattr(model, "resample_state")) or is_vit:
         resample = getattr(model, "resample_state", None) or partial(resample_vit, model)
         told = is_own and getattr(model, "tells_grid", lambda state: False)(loaded)
@@ -118,10 +129,13 @@ def rename_and_resample(loaded: NotedWeights, model: Any, report: LoadReport) ->
         own_size = {"img_size": model.patch_embed.img_size} if is_vit else {}
         model.pretrained_model_args = {**loaded.spec.options, **own_size}
         weights = timm_filter(weights, model)
-    changed = [name for name, value in weights.items() if before.get(name, _shape(value)) != _shape(value)]
-    if changed:
-        example = f"{changed[0]} from {before[changed[0]]} to {_shape(weights[changed[0]])}"
-        report.changes.append(f"{len(changed)} parameters are resampled, such as {example}.")
+    if report is not None:
+        report.renamed += [name for name in weights if name not in loaded]
+        shapes = {name: (before[name], tuple(x.shape)) for name, x in weights.items() if name in before}
+        report.resampled |= {name: (old, new) for name, (old, new) in shapes.items() if old != new}
+        for name, (old, new) in [*report.resampled.items()][:1]:
+            count = len(report.resampled)
+            report.changes.append(f"{count} parameters are resampled, such as {name} from {old} to {new}.")
     return weights
 
 
@@ -147,6 +161,8 @@ def _fit_head(
         if (fits and head == "fit") or (name in weights and not weights[name].ndim):
             continue
         value, expected = weights.pop(name, None), state.pop(name, None)
+        report.left_out += [name] if value is not None else []
+        report.new += [name] if expected is not None else []
         if expected is not None and name.endswith(".weight"):
             which = "is missing and" if value is None else f"for {len(value)} classes{' of other names' * other}"
             report.changes.append(f"The head {which} is replaced by a new one for {len(expected)} classes.")
@@ -225,11 +241,15 @@ def resample_vit(
     """
     name, embedding = f"{prefix}pos_embed", getattr(model, "pos_embed", None)
     grid = _vit_grid(model, img_size) if img_size else None
-    if embedding is not None and name in weights:
+    value = weights.get(name)
+    if embedding is not None and value is not None and value.ndim == 3 and value.shape[2] == embedding.shape[2]:
         prefix_tokens = 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
-        old = grid_of_positions(weights[name], embedding, grid, prefix_tokens)
+        count = value.shape[1] - prefix_tokens
+        side = math.isqrt(max(count, 0))
+        square = None if value.shape == embedding.shape or side * side != count or not side else (side, side)
+        old = grid if grid is not None and math.prod(grid) == count else square
         if old is not None and old != tuple(model.patch_embed.grid_size):
-            weights[name] = resample_abs_pos_embed(weights[name], model.patch_embed.grid_size, old, prefix_tokens)
+            weights[name] = resample_abs_pos_embed(value, model.patch_embed.grid_size, old, prefix_tokens)
     for module_name, module in model.named_modules():
         if module is not model and hasattr(module, "resample_state"):
             module.resample_state(f"{prefix}{module_name}.", weights, grid)
@@ -249,7 +269,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[s
         # timm sets these from the config.json of a model that it saved.
         spec = ModelSpec(None, getattr(model, "pretrained_model_args", {}))
         state_dict = NotedWeights(state_dict, spec)
-    return rename_and_resample(state_dict, model, LoadReport(state_dict.source))
+    return rename_and_resample(state_dict, model)
 
 
 def _shape(x: Tensor) -> tuple[int, ...]:
