@@ -132,14 +132,13 @@ def choose_attention(
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return the value at x of power laws between neighbouring points (x, y), which must be in ascending order of x.
+    """Return the value at x of the power law through two points (x, y), or of a constant through one.
 
-    The first and the last law continue beyond the ends; a single point is a constant. All numbers must be positive.
+    All numbers must be positive.
     """
     if len(points) == 1:
         return points[0][1]
-    index = sum(x >= known for known, _ in points[1:-1])
-    (x0, y0), (x1, y1) = points[index : index + 2]
+    (x0, y0), (x1, y1) = points
     share = math.log(x / x0) / math.log(x1 / x0)
     return y0 ** (1 - share) * y1**share
 

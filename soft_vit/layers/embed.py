@@ -63,20 +63,15 @@ class ConvNormAct(nn.Module):
 class ConvPatchEmbed(nn.Sequential):
     """A sequence of `ConvNormAct`, one for each (channels, stride); sizes of maps are rounded up."""
 
-    def __init__(
-        self, in_chans: int, channels: tuple[int, ...], strides: tuple[int, ...], device=None, dtype=None
-    ) -> None:
+    def __init__(self, in_chans: int, channels: tuple[int, ...], strides: tuple[int, ...], **dd: Any) -> None:
         units = []
         for out_chans, stride in zip(channels, strides, strict=True):
-            units.append(ConvNormAct(in_chans, out_chans, stride, device=device, dtype=dtype))
+            units.append(ConvNormAct(in_chans, out_chans, stride, **dd))
             in_chans = out_chans
         super().__init__(*units)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = channels_last(x)
-        for unit in self:
-            x = unit(x)
-        return x
+        return super().forward(channels_last(x))
 
 
 def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") -> Tensor:

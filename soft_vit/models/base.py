@@ -215,6 +215,9 @@ class StagedModel(nn.Module):
     head_names: ClassVar[tuple[str, ...]] = ("head",)
     """Names of the attributes that hold classifiers; the first is `head`."""
 
+    with_classes: ClassVar[tuple[str, ...]] = ()
+    """How the names of parameters begin that a model without classes leaves out of released weights."""
+
     head_last: ClassVar[bool] = False
     """Whether the subclass calls `add_heads` after its stages. Saved optimizers depend on the order of parameters."""
 
@@ -402,7 +405,9 @@ class StagedModel(nn.Module):
 
     def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return released or converted weights under the names of this model, see `Adapter`."""
-        return self.adapter.from_released(state, self.state_dict())
+        left_out = () if self.num_classes else self.with_classes
+        weights = self.adapter.from_released(state, self.state_dict())
+        return {name: value for name, value in weights.items() if not name.startswith(left_out)}
 
     def to_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of this model under the released names: invert `from_released`, see `Adapter`.
@@ -514,6 +519,7 @@ class PlainModel(StagedModel):
     """
 
     stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
+    with_classes: ClassVar[tuple[str, ...]] = ("head.",)
     pos_img_size: tuple[int, int] | None = None
     pos_embed: nn.Parameter
 
@@ -543,11 +549,6 @@ class PlainModel(StagedModel):
 
     def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
         return {"pos_embed": math.prod(self.pos_grid(img_size))}
-
-    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().from_released(state)
-        # Without classes, a layer before them is left out too.
-        return {name: value for name, value in weights.items() if self.num_classes or not name.startswith("head.")}
 
     def resample_state(
         self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None

@@ -302,6 +302,8 @@ class EfficientViTSeg(EfficientViT):
     Without classes, there is no head at all, and the model returns the map of the last stage.
     """
 
+    with_classes = ("head.", "neck.")
+
     def classifier(self, num_classes: int, **dd: Any) -> nn.Module:
         """Return a classifier of the pixels of a map."""
         return nn.Conv2d(self.num_features, num_classes, 1, **dd)
@@ -313,10 +315,6 @@ class EfficientViTSeg(EfficientViT):
             self.neck = nn.Identity()
         elif not isinstance(self.neck, MapFusion):
             self.neck = self.make_neck(**get_device_dtype(self)).train(self.training)
-
-    def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        weights = super().from_released(state)
-        return {name: x for name, x in weights.items() if self.num_classes or not name.startswith(("head.", "neck."))}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return scores of the map that `forward_features` returns, or the map itself if pre_logits."""

@@ -35,14 +35,15 @@ BASELINE_SIZES = ("pico", "tiny", "small")
 SOFT = ("soft", "soft_norm", "soft_plus")
 
 
-def _timm_name(attention: str, size: str) -> str:
+def model_name(attention: str, size: str) -> str:
+    """Return the timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny."""
     return f"{attention}_{size}" if attention in SOFT else f"{attention}_pyramid_{size}"
 
 
 def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
     """Return the arguments of the pyramids with an attention type by name."""
     sizes = PYRAMID_SIZES if attention in SOFT else BASELINE_SIZES
-    models = {_timm_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
+    models = {model_name(attention, size): dict(PYRAMID_SIZES[size], attention=attention) for size in sizes}
     if attention == "soft_plus":
         # Released models have softmax in the last stage and bottleneck tokens that grow with the image. These are for
         # training from scratch, without softmax and at a cost that is linear in the image's area.
@@ -55,18 +56,6 @@ def _pyramids(attention: str) -> dict[str, dict[str, Any]]:
 PYRAMID_MODELS: dict[str, dict[str, Any]] = {}
 """Arguments of every named model of the pyramid."""
 PyramidViT.variants = PYRAMID_MODELS
-
-
-def model_name(attention: str, size: str) -> str:
-    """Return the timm name of the pyramid with an attention, such as soft_tiny or linformer_pyramid_tiny.
-
-    Raises ValueError for an attention or a size without a model.
-    """
-    attention_class(attention)
-    name = _timm_name(attention, size)
-    if name not in PYRAMID_MODELS:
-        raise ValueError(f"size must be {', '.join(BASELINE_SIZES)} for {attention}, got {size!r}.")
-    return name
 
 
 def _cfg(name: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import warnings
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
     if torch.version.hip is not None:
         return "requires an NVIDIA GPU"
     for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
+        properties: Any = torch.cuda.get_device_properties(index)
         if properties.major < 8:
             return f"requires a GPU of compute capability 8.0 or later, got {properties.major}.{properties.minor}"
         if wide_heads and properties.shared_memory_per_block_optin < SHARED_MEMORY_OF_WIDE_HEADS:
