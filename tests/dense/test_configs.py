@@ -2,12 +2,12 @@
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
+from engine.runs import CONFIGS
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, MODELS
 
@@ -19,7 +19,6 @@ from soft_vit.engine.config import resolve
 # The configs of detectors and segmentors: what they name is known, schedules and sizes are as published.
 
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 PATHS = [
     pytest.param(
         path, id=path.stem, marks=[pytest.mark.slow] if "small_fpn" in path.stem or "large" in path.stem else []
