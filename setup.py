@@ -86,7 +86,9 @@ setup(
     package_data={
         "soft_vit": ["py.typed"],
         "soft_vit.data": ["*.csv"],
+        "soft_vit.engine.hooks": ["*.md"],
         "soft_vit.layers": ["*.csv"],
+        "soft_vit.linearise": ["*.md"],
         "soft_vit.predict": ["app*"],
         "soft_vit.weights": ["*.md"],
     },

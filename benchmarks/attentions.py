@@ -4,12 +4,11 @@ As in the table of SOFT (arXiv 2110.11945, Sec. 4, "Attention variants"), for an
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import timm
-import torch
 from tqdm import tqdm
 
 from benchmarks.memory import memory_source, training_memory
@@ -33,25 +32,19 @@ FIGURES = {
 
 
 def compare_attentions(
-    attentions: Sequence[str],
-    *,
-    size: str = "tiny",
-    vit: bool = False,
-    img_size: tuple[int, int] = (224, 224),
-    batch_size: int = 8,
-    rounds: int = 5,
-    device: str | torch.device = "cpu",
+    models: Mapping[str, str], img_size: tuple[int, int], batch_size: int, rounds: int, device: str
 ) -> list[dict[str, Any]]:
     """Return a row for each attention: `FIGURES`, and the error that stopped it.
 
-    vit: compare in the isotropic models, such as soft_vit_tiny_patch16, instead of the pyramids. Models take turns in
-    one process. Raises ValueError for an attention or a size without a model, and for too few rounds.
+    models: attentions by the model that has each. They take turns in one process.
     """
-    models = {(vit_name if vit else model_name)(name, size): name for name in attentions}
     rows = {model: {"attention": name, **dict.fromkeys(FIGURES), "error": ""} for model, name in models.items()}
     for model, row in tqdm(rows.items(), desc="complexity and memory", leave=False):
+        build = partial(timm.create_model, model, img_size=img_size)
         try:
-            row |= count(model, img_size, batch_size, device)
+            complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
+            row |= {"params_m": complexity.params / 1e6, "flops_g": complexity.macs / 1e9}
+            row["train_memory_mb"] = training_memory(build, (batch_size, 3, *img_size), device) / 2**20
         except Exception as error:
             # A failure of one attention, such as out of memory, is a result and does not end the comparison.
             row["error"] = error_cell(error)
@@ -60,14 +53,6 @@ def compare_attentions(
     for timing in timings:
         rows[timing.target][f"{timing.mode}_images_per_s"] = timing.rate and timing.rate.median
     return list(rows.values())
-
-
-def count(model: str, img_size: tuple[int, int], batch_size: int, device: str | torch.device) -> dict[str, float]:
-    """Return the figures that need no time."""
-    build = partial(timm.create_model, model, img_size=img_size)
-    complexity = count_complexity(build(device="meta"), (1, 3, *img_size))
-    memory = training_memory(build, (batch_size, 3, *img_size), device) / 2**20
-    return {"params_m": complexity.params / 1e6, "flops_g": complexity.macs / 1e9, "train_memory_mb": memory}
 
 
 def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -92,9 +77,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    options = dict(size=args.size, vit=args.vit, img_size=args.img_size, batch_size=args.batch_size)
-    rows = compare_attentions(args.attentions, **options, rounds=args.rounds, device=args.device)
-    images = f"batch {args.batch_size}, {args.img_size[0]} x {args.img_size[1]}, float32"
+    models = {(vit_name if args.vit else model_name)(name, args.size): name for name in args.attentions}
+    rows = compare_attentions(models, args.img_size, args.batch_size, args.rounds, args.device)
+    images = "batch {}, {} x {}, float32".format(args.batch_size, *args.img_size)
     words = f"{'ViT ' * args.vit}{args.size}, {images}. A multiply-add is one FLOP; memory of a training step beyond "
     words += f"the weights: {memory_source(args.device)}."
     return Report("Attentions side by side", words, [attentions_table(rows)], rows)

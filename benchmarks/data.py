@@ -29,9 +29,7 @@ def write_photographs(root: str | Path, count: int) -> None:
         Image.fromarray(image).save(folder / f"{index}.jpg", quality=90)
 
 
-def measure_data_rate(
-    config: Any, *, workers: Sequence[int] = (0, 2), batch_size: int = 32, rounds: int = 7
-) -> list[Timing]:
+def measure_data_rate(config: Any, workers: Sequence[int], batch_size: int, rounds: int) -> list[Timing]:
     """Time a config's training loader and timm's in turn over all images, with each number of workers.
 
     Both end with batches of uint8 images in memory; timm's uses the augmentation of the config's first transform, which
@@ -57,21 +55,18 @@ def measure_data_rate(
     size = (size, size) if isinstance(size, int) else tuple(size)
     timm_set = create_dataset("", root=Path(config.data_root) / "train")
     order = [SampleIndex(index, (0, 0, index)) for index in range(len(dataset))]
-    options = dict(pin_memory=False, persistent_workers=False)
-    timings = []
+    count, timings = len(dataset) // batch_size, []
     for number in workers:
-        options["num_workers"] = number
+        options = dict(num_workers=number, pin_memory=False, persistent_workers=False)
         ours = DataLoader(dataset, batch_size, sampler=order, collate_fn=collate_labels, drop_last=True, **options)
-        theirs = create_loader(
-            timm_set, (3, *size), batch_size, is_training=True, device=torch.device("cpu"), **options, **augment
-        )
+        options |= dict(is_training=True, device=torch.device("cpu"))
+        theirs = create_loader(timm_set, (3, *size), batch_size, **options, **augment)
         allow_zero_bits(timm_set.transform)
         # Without timm's prefetcher, which normalises on the device, as our data preprocessor does.
         loaders = {"soft_vit": ours, "timm": theirs.loader}
-        steps = {name: partial(_pass, loader, len(dataset) // batch_size) for name, loader in loaders.items()}
+        steps = {name: partial(_pass, loader, count) for name, loader in loaders.items()}
         found = time_in_turn(steps, rounds, "cpu", desc=f"{number} workers", clock=lambda step, *_: step())
-        images = len(dataset) // batch_size * batch_size
-        timings += [Timing(name, f"{number}", images, seconds) for name, seconds in found.items()]
+        timings += [Timing(name, f"{number}", count * batch_size, seconds) for name, seconds in found.items()]
     return timings
 
 
@@ -90,9 +85,8 @@ def rates_table(timings: Sequence[Timing]) -> str:
     of_timm = {t.mode: t.rate.median for t in timings if t.target == "timm"}
     rows = []
     for t in timings:
-        middle, lower, upper = t.rate
-        per_core = middle / max(1, int(t.mode))
-        figures = [f"{middle:.1f}", f"{lower:.1f} - {upper:.1f}", f"{per_core:.1f}", f"{middle / of_timm[t.mode]:.2f}"]
+        per_core = t.rate.median / max(1, int(t.mode))
+        figures = [*t.rate.cells(".1f"), f"{per_core:.1f}", f"{t.rate.median / of_timm[t.mode]:.2f}"]
         rows.append([t.mode, t.target, *figures])
     return markdown_table(["workers", "loader", "images / s", "quartiles", "images / s and core", "ratio"], rows)
 
@@ -115,7 +109,6 @@ def run(args: argparse.Namespace) -> Report:
         if args.generate is not None:
             write_photographs(folder, args.generate)
         config = resolve(args.config, {"data_root": args.data_root or folder})
-        options = dict(workers=args.workers, batch_size=args.batch_size, rounds=args.rounds)
-        timings = measure_data_rate(config, **options)
+        timings = measure_data_rate(config, args.workers, args.batch_size, args.rounds)
     what = f"{args.generate} generated JPEGs of 500 x 375" if args.generate else args.data_root
     return Report("Images decoded and augmented per second", f"{args.config}, {what}", [rates_table(timings)])

@@ -15,8 +15,6 @@ from benchmarks.registry import create_variant
 from benchmarks.report import Report
 from benchmarks.timer import Timing, measure
 from soft_vit.cli import add_img_size_option
-from soft_vit.export import FORMATS, ExportModel
-from soft_vit.export.verified_file import compare
 from soft_vit.text_tables import markdown_table
 
 MODELS = ("soft_tiny", "soft_plus_tiny", "mlla_tiny", "pvt_v2_b1", "swin_tiny_patch4_window7_224")
@@ -25,12 +23,7 @@ PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino", "executorch": "execut
 
 
 def measure_deploy(
-    names: Sequence[str],
-    formats: Sequence[str],
-    *,
-    batch_size: int = 4,
-    img_size: tuple[int, int] = (224, 224),
-    rounds: int = 10,
+    names: Sequence[str], formats: Sequence[str], batch_size: int, img_size: tuple[int, int], rounds: int
 ) -> tuple[list[Timing], Mapping[tuple[str, str], float]]:
     """Time timm models by name, with variants, in eager mode and by a file of each format, all in turn.
 
@@ -38,6 +31,10 @@ def measure_deploy(
     the error of each file, see `relative_error`, by model and format. Raises ValueError for an unknown model, or one
     that a format cannot hold.
     """
+    # The other commands run without the packages of export and training.
+    from soft_vit.export import FORMATS, ExportModel
+    from soft_vit.export.verified_file import compare
+
     steps: dict[tuple[str, str], Callable[[], Any]] = {}
     errors = {}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
@@ -54,10 +51,8 @@ def measure_deploy(
                 run, size = open_file(path), batch_size if any_batch else 1
                 (errors[name, format],) = compare(run, source, [img_size], [size]).values()
                 steps[name, format] = partial(_run, run, images.split(size))
-        labels = {f"{name} {mode}": (name, mode) for name, mode in steps}
-        sizes = dict.fromkeys(labels, batch_size)
-        found = measure({label: steps[key] for label, key in labels.items()}, "inference", sizes, rounds, "cpu")
-    return [Timing(*labels[each.target], each.size, each.seconds) for each in found], errors
+        found = measure(steps, "inference", batch_size, rounds, "cpu")
+    return [Timing(*each.target, each.size, each.seconds) for each in found], errors
 
 
 def _run(run: Callable[[Tensor], Any], parts: Sequence[Tensor]) -> None:
@@ -85,14 +80,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     if args.device != "cpu":
         raise ValueError(f"device must be cpu, where the runtimes are measured, got {args.device}.")
-    options = dict(batch_size=args.batch_size, img_size=args.img_size, rounds=args.rounds)
-    timings, errors = measure_deploy(args.models, args.formats, **options)
+    timings, errors = measure_deploy(args.models, args.formats, args.batch_size, args.img_size, args.rounds)
     rows, cells = [], []
     for each in timings:
-        rate, error = each.rate, errors.get((each.target, each.mode))
-        rows.append({"model": each.target, "runtime": each.mode, "batch_size": each.size, **rate._asdict()})
-        shown = "" if error is None else f"{error:.1e}"
-        cells.append([each.target, each.mode, f"{rate.median:.1f}", f"{rate.lower:.1f} - {rate.upper:.1f}", shown])
+        error = errors.get((each.target, each.mode))
+        rows.append({"model": each.target, "runtime": each.mode, "batch_size": each.size, **each.rate._asdict()})
+        cells.append([each.target, each.mode, *each.rate.cells(".1f"), "" if error is None else f"{error:.1e}"])
     tables = [rates_table(rows), markdown_table(["model", "runtime", "images / s", "quartiles", "error"], cells)]
     size = f"{args.img_size[0]} x {args.img_size[1]}"
     words = f"{size}, batch {args.batch_size}, float32. Medians and quartiles over rounds, in which all take turns; "

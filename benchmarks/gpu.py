@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 
@@ -20,22 +20,17 @@ TAIL = 40
 Row = Mapping[str, str]
 
 
-def compulsory_bytes(form: str, direction: str, tensor: int) -> int:
-    """Return the bytes of all tensors of N tokens, each read or written once; tensor: the bytes of one.
+def of_floor(row: Row) -> float:
+    """Return the least time of an operator, to move its tensors at the speed of a copy, in percent of its time.
 
     Forward reads q and v (and k, which in softmax-free attention is q), and writes x. Between the passes dx is written.
     Backward reads the inputs and dx, and writes gradients of the inputs.
     """
-    inputs = 3 if form in (SOFTMAX, "linear") else 2
-    return tensor * (inputs + 1 if direction == "forward" else 3 * inputs + 3)
-
-
-def of_floor(row: Row) -> float:
-    """Return the least time of an operator, `compulsory_bytes` at the speed of a copy, in percent of its time."""
     batch, heads, dim, _ = map(int, re.findall(r"\d+", row["case"]))
-    tensor = 2 * batch * heads * dim * int(row["tokens"])
-    floor = compulsory_bytes(row["operator"], row["direction"], tensor) / float(row["bandwidth_gb_per_s"]) / 1e6
-    return 100 * floor / float(row["median_ms"])
+    inputs = 3 if row["operator"] in (SOFTMAX, "linear") else 2
+    tensors = inputs + 1 if row["direction"] == "forward" else 3 * inputs + 3
+    compulsory = tensors * 2 * batch * heads * dim * int(row["tokens"])
+    return 100 * compulsory / float(row["bandwidth_gb_per_s"]) / 1e6 / float(row["median_ms"])
 
 
 def fused_table(rows: Iterable[Row]) -> str:
@@ -69,9 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--final", action="store_true", help="end with exit code 1 if a part is not done")
 
 
-def page(
-    head: str, states: Mapping[str, str], logs: Mapping[str, Sequence[str]], figures: Mapping[str, Sequence[Row]]
-) -> str:
+def page(head: str, states: Mapping[str, str], logs: Mapping[str, list[str]], figures: Mapping[str, list[Row]]) -> str:
     """Return the report in Markdown, without the pages of its parts; states, logs and figures are by name of a part."""
     operators = [row for rows in figures.values() for row in rows if "operator" in row]
     copies = dict.fromkeys(f"{float(row['bandwidth_gb_per_s']):.3g}" for row in operators)
@@ -102,14 +95,11 @@ def run(args: argparse.Namespace) -> None:
     paths = sorted(out.glob("*.state"), key=lambda path: path.stat().st_mtime)
     states = {path.stem: path.read_text().strip() for path in paths}
     logs = {path.stem: (path.with_suffix(".log").read_text(errors="replace").splitlines() or [""]) for path in paths}
-    tables = [path.with_suffix(".csv") for path in paths if path.with_suffix(".csv").exists()]
-    figures = {path.stem: read_csv(path) for path in tables}
+    figures = {path.stem: read_csv(table) for path in paths if (table := path.with_suffix(".csv")).exists()}
     command = f"benchmarks/gpu_report.sh OUT{' --dry' * args.dry}"
     head = f"{date.today().isoformat()}; {here}\n\nMade by `{command}`; the same command runs what is not done."
-    text = page(head, states, logs, figures)
-    for name in figures:
-        text += f"\n#{(out / f'{name}.md').read_text()}"
-    write_atomically(out / "report.md", text.encode())
+    pages = [f"\n#{(out / f'{name}.md').read_text()}" for name in figures]
+    write_atomically(out / "report.md", "".join([page(head, states, logs, figures), *pages]).encode())
     every = [{"part": name, **row} for name, rows in figures.items() for row in rows]
     columns = list(dict.fromkeys(column for row in every for column in row))
     text = csv_table(columns, [[row.get(column) for column in columns] for row in every])

@@ -19,7 +19,6 @@ from tqdm import tqdm
 import soft_vit  # noqa: F401  registers its models with timm
 from benchmarks.memory import unless_out_of_memory
 from benchmarks.report import Report
-from benchmarks.timer import use_threads
 from soft_vit.probe.cost import free_memory
 from soft_vit.text_tables import markdown_table
 
@@ -81,18 +80,13 @@ def measure_large(names: Sequence[str], megapixels: Sequence[float], *, max_seco
 def large_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a Markdown table of memory and time, a row for each model, from rows of a CSV file."""
     sizes = dict.fromkeys(float(row["megapixels"]) for row in rows)
-    cells = {(row["model"], float(row["megapixels"])): _cell(row) for row in rows}
-    names = dict.fromkeys(row["model"] for row in rows)
-    return markdown_table(
-        ["backbone", *(f"{size:g} MP" for size in sizes)],
-        [[name, *(cells[name, size] for size in sizes)] for name in names],
-    )
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    if row["reason"]:
-        return {"memory": "too much memory", "time": "too slow"}[row["reason"]]
-    return f"{float(row['gigabytes']):.2f} GB, {float(row['seconds']):.3g} s"
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        cell = {"memory": "too much memory", "time": "too slow"}.get(row["reason"])
+        cell = cell or f"{float(row['gigabytes']):.2f} GB, {float(row['seconds']):.3g} s"
+        cells.setdefault(row["model"], []).append(cell)
+    header = ["backbone", *(f"{size:g} MP" for size in sizes)]
+    return markdown_table(header, [[name, *of_name] for name, of_name in cells.items()])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -103,18 +97,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     rows = measure_large(args.models, args.megapixels, max_seconds=args.max_seconds)
-    words = (
-        "one image of 3 x 4 in float32, without gradients, feature maps of all stages, one thread. CPU seconds of the "
-    )
-    words += (
-        "first pass of a process, and all memory of that process. Passes that take more than the memory that is free, "
-    )
-    words += f"or more than {args.max_seconds} CPU seconds, are ended."
+    words = "one image of 3 x 4 in float32, without gradients, feature maps of all stages, one thread. CPU seconds of "
+    words += "the first pass of a process, and all memory of that process. Passes that take more than the memory that "
+    words += f"is free, or more than {args.max_seconds} CPU seconds, are ended."
     return Report("Large images", words, [large_table(rows)], rows, {})
 
 
 if __name__ == "__main__":
-    use_threads(1)
+    torch.set_num_threads(1)
     # Beyond it, an allocation fails, and the system ends no other process.
     resource.setrlimit(resource.RLIMIT_DATA, (free_memory(), resource.RLIM_INFINITY))
     seconds = int(sys.argv[4])

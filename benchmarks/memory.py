@@ -30,24 +30,19 @@ SAVINGS: dict[str, dict[str, Any]] = {
 
 
 def training_memory(build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device) -> int:
-    """Return the peak bytes of one training step of the model `build(device=...)` on `device`, weights excluded.
+    """Return the peak bytes of `training_step` of the model `build(device=...)`, counted as by `step_memory`."""
+    return step_memory(build, input_shape, device, training_step)
 
-    Counted as by `step_memory`.
-    """
 
-    def step(model: nn.Module, x: Tensor) -> None:
-        model.train()
-        model(x).float().sum().backward()
-        model.zero_grad(set_to_none=True)
-
-    return step_memory(build, input_shape, device, step)
+def training_step(model: nn.Module, x: Tensor) -> None:
+    """Compute the gradients of all weights, and drop them."""
+    model.train()
+    model(x).float().sum().backward()
+    model.zero_grad(set_to_none=True)
 
 
 def step_memory(
-    build: Callable[..., nn.Module],
-    input_shape: tuple[int, ...],
-    device: str | torch.device,
-    step: Callable[[nn.Module, Tensor], None],
+    build: Callable[..., nn.Module], input_shape: tuple[int, ...], device: str | torch.device, step: Callable[..., None]
 ) -> int:
     """Return the peak bytes of `step(model, x)` beyond weights and input; the model is `build(device=...)`.
 
@@ -88,9 +83,7 @@ def unless_out_of_memory(work: Callable[[], Result]) -> Result | None:
     return None
 
 
-def measure_savings(
-    name: str, input_shape: tuple[int, int, int, int], device: str | torch.device = "cpu", **model_args: Any
-) -> dict[str, int]:
+def measure_savings(name: str, input_shape: tuple[int, ...], device: str = "cpu", **model_args: Any) -> dict[str, int]:
     """Return the bytes of a training step of a pyramid, by timm name, with each of `SAVINGS`."""
     require_pyramid(name)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.memory import is_out_of_memory
 from benchmarks.published import published
 from benchmarks.registry import VARIANTS, create_variant
 from benchmarks.report import Report
-from benchmarks.timer import MODES, Timing, measure, numbered
+from benchmarks.timer import MODES, Spread, Timing, measure, numbered
 from soft_vit.cli import add_img_size_option
 from soft_vit.layers import ATTENTIONS
 from soft_vit.probe.complexity import count_complexity
@@ -62,10 +62,10 @@ def measure_models(
     for mode in modes:
         trained = [label for label, model in models.items() if any(x.requires_grad for x in model.parameters())]
         able = trained if mode == "training" else list(models)
-        steps = {label: _make_step(mode, label, models[label], img_size, device, dtype, batch_size) for label in able}
-        sizes = {**dict.fromkeys(able, batch_size), PEAK: 1}
+        images = partial(torch.randn, batch_size, 3, *img_size, device=device)
+        steps = {label: _make_step(mode, label, models[label], images(), dtype) for label in able}
         steps[PEAK] = partial(torch.mm, square, square)
-        found = {t.target: t for t in measure(steps, mode, sizes, rounds, device, counted)}
+        found = {t.target: t for t in measure(steps, mode, batch_size, rounds, device, counted)}
         peak = PEAK_SIDE**3 / found[PEAK].time.median
         timings += [replace(found[label], peak=peak) for label in able]
     # Last, because a model that fails has raised an error with its name before.
@@ -73,17 +73,9 @@ def measure_models(
     return [replace(timing, flops=flops[timing.target]) for timing in timings]
 
 
-def _make_step(
-    mode: str,
-    name: str,
-    model: nn.Module,
-    size: tuple[int, int],
-    device: str | torch.device,
-    dtype: torch.dtype,
-    batch: int,
-) -> Callable[[], None]:
-    """Return a step on images `[B, 3, height, width]` of its own; it raises ValueError if the model fails on them."""
-    images, labels = torch.randn(batch, 3, *size, device=device), torch.randint(10, (batch,), device=device)
+def _make_step(mode: str, name: str, model: nn.Module, images: Tensor, dtype: torch.dtype) -> Callable[[], None]:
+    """Return a step on images `[B, 3, H, W]`; it raises ValueError if the model fails on them."""
+    labels = torch.randint(10, (len(images),), device=images.device)
     autocast = partial(torch.autocast, images.device.type, dtype=dtype, enabled=dtype != torch.float32)
 
     def step() -> None:
@@ -99,8 +91,8 @@ def _make_step(
         except (AssertionError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{name} fails on images of {size[0]} x {size[1]} pixels ({reason}).") from error
+            size, reason = "{} x {}".format(*images.shape[2:]), str(error).partition("\n")[0]
+            raise ValueError(f"{name} fails on images of {size} pixels ({reason}).") from error
         finally:
             # Also after running out of memory: a smaller batch follows.
             model.zero_grad(set_to_none=True)
@@ -122,9 +114,8 @@ def profile_table(step: Callable[[], None]) -> str:
 
 def row(timing: Timing) -> dict[str, Any]:
     """Return the columns of a CSV file; rates are images per second."""
-    middle, lower, upper = timing.rate or (None,) * 3
-    figures = {"median": middle, "lower": lower, "upper": upper, "memory_mb": timing.megabytes}
-    figures |= {"gflops": timing.flops / 1e9, "of_peak": timing.of_peak}
+    figures = dict(zip(Spread._fields, timing.rate or (None,) * 3, strict=True))
+    figures |= {"memory_mb": timing.megabytes, "gflops": timing.flops / 1e9, "of_peak": timing.of_peak}
     return {"model": timing.target, "mode": timing.mode, "batch_size": timing.size, **figures}
 
 
@@ -143,9 +134,7 @@ def models_table(timings: Sequence[Timing], memory: bool = False) -> str:
         if rate:
             ratio = "" if first is None else f"{rate.median / first:.2f}"
             peak = "not measured" if timing.megabytes is None else f"{timing.megabytes:.0f}"
-            quartiles = f"{rate.lower:.1f} - {rate.upper:.1f}"
-            cells = [f"{rate.median:.1f}", quartiles, ratio]
-            cells += [f"{timing.flops / 1e9:.2f}", f"{timing.of_peak:.2f}"]
+            cells = [*rate.cells(".1f"), ratio, f"{timing.flops / 1e9:.2f}", f"{timing.of_peak:.2f}"]
             cells += [f"{compiled.median / rate.median:.2f}" if compiled else "", *[peak] * memory]
         rows.append([timing.mode, timing.target, timing.size, *cells])
     header = ["mode", "model", "batch", "images / s", "quartiles", "ratio", "GFLOPs", "of_peak", "compiled"]
@@ -174,9 +163,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     variants = ", ".join(f"+{name}" for name in VARIANTS if name not in ATTENTIONS) + " or an attention type"
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("models", nargs="*", default=[], metavar="MODEL", help=f"names, with {variants}; the first is 1")
-    what.add_argument(
-        "--published", type=float, metavar="M", help="all with an accuracy or weights, up to M million parameters"
-    )
+    text = "all with an accuracy or weights, up to M million parameters"
+    what.add_argument("--published", type=float, metavar="M", help=text)
     parser.add_argument("--batch-size", type=int, default=8, metavar="B", help="(default: %(default)s)")
     add_img_size_option(parser, default=(224, 224))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, help="(default: both)")
@@ -187,21 +175,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    options = dict(batch_size=args.batch_size, img_size=args.img_size)
-    options |= dict(modes=args.modes, rounds=args.rounds, device=args.device, memory=args.memory)
-    options["dtype"] = getattr(torch, args.dtype)
+    dtype, size = getattr(torch, args.dtype), "{} x {}".format(*args.img_size)
     names = args.models if args.published is None else published_names(args.published * 1e6, args.img_size)
-    timings = measure_models(names, **options)
+    how = dict(modes=args.modes, rounds=args.rounds, device=args.device, dtype=dtype, memory=args.memory)
+    timings = measure_models(names, batch_size=args.batch_size, img_size=args.img_size, **how)
     tables = [models_table(timings, args.memory)]
     for timing in timings if args.profile else ():
         if timing.seconds:
             model = create_variant(timing.target.partition(" (")[0], args.img_size).to(args.device)
-            arguments = args.img_size, args.device, options["dtype"], timing.size
-            table = profile_table(_make_step(timing.mode, timing.target, model, *arguments))
+            images = torch.randn(timing.size, 3, *args.img_size, device=args.device)
+            table = profile_table(_make_step(timing.mode, timing.target, model, images, dtype))
             tables.append(f"## {timing.target}, {timing.mode}, batch {timing.size}\n\n{table}")
-    size = f"{args.img_size[0]} x {args.img_size[1]}"
     words = f"{size}, {args.dtype}. Medians and quartiles over rounds, in which the models of a table take turns; each "
     words += "runs twice, and the second time counts. GFLOPs are those of an image's forward, one for a multiply-add; "
     words += f"of_peak relates them, or three times as many in training, to a product of {PEAK_SIDE} x {PEAK_SIDE}."
-    rows = [row(timing) for timing in timings]
-    return Report("Speed of models", words, tables, rows, {"case": size, "dtype": args.dtype})
+    return Report("Speed of models", words, tables, list(map(row, timings)), {"case": size, "dtype": args.dtype})

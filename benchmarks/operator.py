@@ -14,10 +14,8 @@ from torch import Tensor
 
 from benchmarks.registry import OPERATORS, inputs_of
 from benchmarks.report import Report
-from benchmarks.timer import Timing, log_log_slope, measure, numbered, time_in_turn
+from benchmarks.timer import Spread, Timing, log_log_slope, measure, numbered, time_in_turn
 from soft_vit.text_tables import markdown_table
-
-PASSES = ("forward", "forward+backward")
 
 # More than any cache holds.
 COPIED_BYTES = 512 << 20
@@ -44,11 +42,25 @@ def make_inputs(
     return {name: (torch.randn(*shape, n, head_dim, device=device) * by).to(dtype) for name, (n, by) in shapes.items()}
 
 
+def forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
+    with torch.inference_mode():
+        operator(**inputs)
+
+
+def forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
+    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
+    out = operator(**inputs)
+    torch.autograd.grad(out, list(inputs.values()), torch.ones_like(out), allow_unused=True)
+
+
+PASSES: dict[str, Callable[..., None]] = {"forward": forward, "forward+backward": forward_backward}
+
+
 def measure_operators(
     names: Sequence[str],
     tokens: Sequence[int],
     *,
-    passes: Sequence[str] = PASSES,
+    passes: Sequence[str] = tuple(PASSES),
     rounds: int = 10,
     device: str = "cpu",
     **inputs: Any,
@@ -62,21 +74,10 @@ def measure_operators(
     for length in tokens:
         tensors = make_inputs(length, device=device, **inputs)
         for direction in passes:
-            call = forward if direction == "forward" else forward_backward
+            call = PASSES[direction]
             steps = {label: partial(call, form, inputs_of(form, tensors)) for label, form in operators.items()}
-            timings += measure(steps, direction, dict.fromkeys(steps, length), rounds, device, counted=steps)
+            timings += measure(steps, direction, length, rounds, device, counted=steps)
     return timings
-
-
-def forward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
-    with torch.inference_mode():
-        operator(**inputs)
-
-
-def forward_backward(operator: Callable[..., Tensor], inputs: dict[str, Tensor]) -> None:
-    inputs = {name: tensor.detach().requires_grad_() for name, tensor in inputs.items()}
-    out = operator(**inputs)
-    torch.autograd.grad(out, list(inputs.values()), torch.ones_like(out), allow_unused=True)
 
 
 def copy_bandwidth(device: str | torch.device, rounds: int = 10) -> float:
@@ -104,9 +105,9 @@ def operators_table(timings: Sequence[Timing]) -> str:
         first = base.setdefault((timing.mode, timing.size), timing.time and timing.time.median)
         cells = ["out of memory", "", "", ""]
         if timing.time:
-            middle, lower, upper = (1e3 * seconds for seconds in timing.time)
+            milliseconds = Spread(*(1e3 * seconds for seconds in timing.time))
             ratio = "" if first is None else f"{first / timing.time.median:.2f}"
-            cells = [f"{middle:.3g}", f"{lower:.3g} - {upper:.3g}", ratio, f"{timing.megabytes:.1f}"]
+            cells = [*milliseconds.cells(".3g"), ratio, f"{timing.megabytes:.1f}"]
         rows.append([timing.mode, timing.size, timing.target, *cells])
     return markdown_table(["pass", "N", "operator", "ms", "quartiles", "ratio", "memory (MB)"], rows)
 

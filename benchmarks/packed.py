@@ -8,31 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.operator import PASSES, forward, forward_backward, operators_table
+from benchmarks.operator import PASSES, operators_table
 from benchmarks.report import Report
 from benchmarks.timer import measure
 from soft_vit.functional import PACKED_KINDS, attention, varlen_attention
 
 
-def make_steps(
-    kind: str, lengths: Tensor, num_heads: int, head_dim: int, direction: str, device: str
-) -> dict[str, Any]:
+def make_steps(kind: str, lengths: Tensor, heads: int, dim: int, direction: str, device: str) -> dict[str, Any]:
     """Return one call of each form, `KIND padded` and `KIND packed`, for sequences of these lengths `[S]`."""
-    packed = torch.randn(3, int(lengths.sum()), num_heads, head_dim, device=device)
+    packed = torch.randn(3, int(lengths.sum()), heads, dim, device=device)
     padded = torch.stack([torch.nn.utils.rnn.pad_sequence(x.split(lengths.tolist()), batch_first=True) for x in packed])
     mask = (torch.arange(padded.shape[2]) < lengths[:, None]).to(device)
     boundaries = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int().to(device)
-
-    def on_padded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attention(q, k, v, kind, key_padding_mask=mask)
-
-    def on_packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return varlen_attention(q, k, v, boundaries, kind)
-
-    call = forward if direction == PASSES[0] else forward_backward
-    of_packed, of_padded = (dict(zip("qkv", x, strict=True)) for x in (packed, padded.transpose(2, 3).contiguous()))
-    forms = {"padded": (on_padded, of_padded), "packed": (on_packed, of_packed)}
-    return {f"{kind} {form}": partial(call, *step) for form, step in forms.items()}
+    forms = {
+        "padded": (partial(attention, kind=kind, key_padding_mask=mask), padded.transpose(2, 3).contiguous()),
+        "packed": (partial(varlen_attention, kind=kind, cu_seqlens=boundaries), packed),
+    }
+    tensors = {form: dict(zip(("query", "key", "value"), x, strict=True)) for form, (_, x) in forms.items()}
+    return {f"{kind} {form}": partial(PASSES[direction], call, tensors[form]) for form, (call, _) in forms.items()}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +42,8 @@ def run(args: argparse.Namespace) -> Report:
     pairs = []
     for direction, kind in product(PASSES, args.kinds):
         steps = make_steps(kind, lengths, *args.shape, direction, args.device)
-        sizes = dict.fromkeys(steps, int(lengths.sum()))
-        pairs.append(operators_table(measure(steps, direction, sizes, args.rounds, args.device, steps)))
+        timings = measure(steps, direction, int(lengths.sum()), args.rounds, args.device, steps)
+        pairs.append(operators_table(timings))
     # Ratios are within each pair.
     table = "\n".join([pairs[0], *(pair.split("\n", 2)[2] for pair in pairs[1:])])
     words = f"{args.images} images of {low} to {high} tokens, {args.shape[0]} heads of {args.shape[1]}, float32. "

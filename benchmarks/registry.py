@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
+from operator import methodcaller
 from typing import Any
 
 import timm
@@ -19,11 +20,6 @@ from soft_vit.models.swap import swap_attention
 from soft_vit.ops import soft_attention
 from soft_vit.ops.linear import elu_features, linear_attention
 from soft_vit.ops.soft.options import BACKENDS
-
-
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Torch's fused softmax attention."""
-    return F.scaled_dot_product_attention(q, k, v)
 
 
 class Graphed:
@@ -58,7 +54,8 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
         for backend in BACKENDS
     },
     "newton-triton+graph": Graphed(partial(soft_attention, backend="triton")),
-    "softmax": softmax_attention,
+    # A function, as the operator of torch has no signature.
+    "softmax": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
     "linear": partial(linear_attention, phi=elu_features),
 }
 """Functions of q, v and either k, `[B, H, N, D]`, or bottleneck `[B, H, M, D]`: softmax-free attention as released, by
@@ -80,15 +77,9 @@ def with_attributes(model: nn.Module, **attributes: Any) -> nn.Module:
     return model
 
 
-def checkpointed(model: nn.Module) -> nn.Module:
-    """Make a timm model recompute its activations in backward, and return it."""
-    model.set_grad_checkpointing()
-    return model
-
-
-def swapped(kind: str, model: nn.Module) -> nn.Module:
-    """Give one of timm's ViTs another attention, and return it."""
-    swap_attention(model, kind)
+def changed(change: Callable[[nn.Module], Any], model: nn.Module) -> nn.Module:
+    """Change a model in place, and return it."""
+    change(model)
     return model
 
 
@@ -102,8 +93,8 @@ VARIANTS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "channels_last": partial(nn.Module.to, memory_format=torch.channels_last),
     # By default, torch would compile the second batch size for any size.
     "compiled": partial(torch.compile, dynamic=False),
-    "checkpointed": checkpointed,
-    **{kind: partial(swapped, kind) for kind in ATTENTIONS},
+    "checkpointed": partial(changed, methodcaller("set_grad_checkpointing")),
+    **{kind: partial(changed, partial(swap_attention, kind=kind)) for kind in ATTENTIONS},
 }
 """Changes to a model, by their names after a `+`, as in `soft_tiny+naive`. A folded model cannot be trained."""
 

@@ -1,17 +1,15 @@
 """The results of a command: a page in Markdown and rows for a CSV file, with command, date and machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from soft_vit.text_tables import csv_table
 from soft_vit.weights.files import write_atomically
 
 
-@dataclass
-class Report:
+class Report(NamedTuple):
     """The figures of one command.
 
     case: description of what was measured. tables: in Markdown. rows: unrounded figures by column, for a CSV file.
@@ -29,13 +27,10 @@ class Report:
         head = f"# {self.title}\n\n`{command}`\n\n{date.today().isoformat()}; {machine}; {self.case}"
         return "\n\n".join([head, *self.tables]) + "\n"
 
-    def csv(self, machine: str) -> str:
-        """Return the rows as CSV."""
-        head = {} if self.same is None else {"date": date.today().isoformat(), "machine": machine, **self.same}
-        return csv_table([*head, *self.rows[0]], [[*head.values(), *row.values()] for row in self.rows])
-
     def write(self, out: Path, command: str, machine: str) -> None:
         """Write OUT.md, and OUT.csv if there are rows."""
         write_atomically(f"{out}.md", self.page(command, machine).encode())
         if self.rows:
-            write_atomically(f"{out}.csv", self.csv(machine).encode())
+            head = {} if self.same is None else {"date": date.today().isoformat(), "machine": machine, **self.same}
+            table = csv_table([*head, *self.rows[0]], [[*head.values(), *row.values()] for row in self.rows])
+            write_atomically(f"{out}.csv", table.encode())

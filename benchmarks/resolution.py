@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
 import timm
@@ -11,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from benchmarks.memory import training_memory
+from benchmarks.memory import training_memory, training_step
 from benchmarks.operator import slopes_table
 from benchmarks.report import Report
 from benchmarks.timer import Timing, time_in_turn
-from soft_vit.cli import image_size
 from soft_vit.probe.cost import seconds_of
 from soft_vit.probe.load import require_pyramid
 from soft_vit.text_tables import markdown_table
@@ -39,11 +37,6 @@ class _PyramidLoss(nn.Module):
         return torch.stack([feature.float().mean() for feature in self.features(x)]).sum()
 
 
-def _step(model: nn.Module, x: Tensor) -> None:
-    model(x).backward()
-    model.zero_grad(set_to_none=True)
-
-
 def measure_resolutions(
     name: str,
     sizes: Sequence[tuple[int, int]],
@@ -60,23 +53,17 @@ def measure_resolutions(
     take more than max_seconds at the previous size's time per token.
     """
     builds = {form: partial(_PyramidLoss, name, **options) for form, options in forms.items()}
+    models = {form: build(device=device) for form, build in builds.items()} if rounds else {}
     cases = [(form, size) for form in forms for size in sorted(sizes, key=lambda size: size[0] * size[1])]
-    memory = {
-        (form, size): training_memory(builds[form], (1, 3, *size), device)
-        for form, size in tqdm(cases, desc="memory", leave=False)
-    }
-    seconds: dict[Case, list[float]] = {}
-    if rounds:
-        models = {form: build(device=device).train() for form, build in builds.items()}
-        steps, rates = {}, dict.fromkeys(forms, 0.0)
-        for form, size in tqdm(cases, desc="first steps", leave=False):
-            tokens = size[0] * size[1]
-            if rates[form] * tokens > max_seconds:
-                rates[form] = float("inf")
-                continue
-            step = steps[form, size] = partial(_step, models[form], torch.randn(1, 3, *size, device=device))
+    memory, steps, rates = {}, {}, dict.fromkeys(forms, 0.0)
+    for form, size in tqdm(cases, desc="memory and first steps", leave=False):
+        memory[form, size], tokens = training_memory(builds[form], (1, 3, *size), device), size[0] * size[1]
+        if rounds and rates[form] * tokens <= max_seconds:
+            step = steps[form, size] = partial(training_step, models[form], torch.randn(1, 3, *size, device=device))
             rates[form] = seconds_of(step, device) / tokens
-        seconds = time_in_turn(steps, rounds, device, desc="rounds")
+        else:
+            rates[form] = float("inf")
+    seconds = time_in_turn(steps, rounds, device, desc="rounds") if steps else {}
     return {
         (form, (h, w)): Timing(form, "training", h * w // 16, seconds.get((form, (h, w)), ()), memory[form, (h, w)])
         for form, (h, w) in cases
@@ -94,9 +81,8 @@ def resolution_table(found: Mapping[Case, Timing]) -> str:
         cells = [form, f"{size[0]} x {size[1]}", f"{timing.size}", f"{timing.megabytes:.0f}"]
         cells += [f"{memory / 2**10:.1f}", f"{memory / base_memory:.2f}"]
         if timing.time:
-            middle, lower, upper = timing.time
-            rate, base_rate = middle / timing.size, median(base.seconds) / base.size
-            cells += [f"{middle:.2f}", f"{lower:.2f} - {upper:.2f}", f"{rate * 1e6:.1f}", f"{rate / base_rate:.2f}"]
+            rate, base_rate = timing.time.median / timing.size, base.time.median / base.size
+            cells += [*timing.time.cells(".2f"), f"{rate * 1e6:.1f}", f"{rate / base_rate:.2f}"]
         else:
             cells += ["not measured", "", "", ""]
         rows.append(cells)
@@ -105,7 +91,6 @@ def resolution_table(found: Mapping[Case, Timing]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a softmax-free pyramid, such as soft_tiny")
-    parser.add_argument("--img-size", nargs="+", type=image_size, default=SIZES, metavar="SIZE", help="224 or 800x1333")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s); 0 for memory alone")
     parser.add_argument("--max-seconds", type=float, default=60, help="skip longer steps")
 
@@ -113,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     require_pyramid(args.model)
     options = dict(device=args.device, rounds=args.rounds, max_seconds=args.max_seconds)
-    found = measure_resolutions(args.model, args.img_size, FORMS, **options)
+    found = measure_resolutions(args.model, SIZES, **options)
     words = f"one image, float32, forward and backward of {args.model}. Ratios are to the smallest image of a form."
     tables = [resolution_table(found), slopes_table(list(found.values()), "form")]
     return Report("Cost per token as images grow", words, tables)

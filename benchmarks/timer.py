@@ -16,6 +16,8 @@ from benchmarks.memory import unless_out_of_memory
 from soft_vit.probe.cost import peak_memory, seconds_of
 
 Key = TypeVar("Key", bound=Hashable)
+Step = Callable[[], Any]
+Device = str | torch.device
 
 MODES = ("inference", "training")
 
@@ -33,6 +35,10 @@ class Spread(NamedTuple):
     lower: float
     upper: float
 
+    def cells(self, form: str) -> list[str]:
+        """Return the median and the range of the quartiles, with numbers in a format."""
+        return [f"{self.median:{form}}", f"{self.lower:{form}} - {self.upper:{form}}"]
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -43,7 +49,7 @@ class Timing:
     of a matrix product a second, in the same rounds.
     """
 
-    target: str
+    target: Any
     mode: str
     size: int
     seconds: Sequence[float] = ()
@@ -74,14 +80,9 @@ class Timing:
 
 
 def measure(
-    steps: Mapping[str, Callable[[], Any]],
-    mode: str,
-    sizes: Mapping[str, int],
-    rounds: int,
-    device: str | torch.device,
-    counted: Collection[str] = (),
+    steps: Mapping[Key, Step], mode: str, size: int, rounds: int, device: Device, counted: Collection[Key] = ()
 ) -> list[Timing]:
-    """Time steps in turn, each the second time it runs in a row. sizes: by name of a step.
+    """Time steps in turn, each the second time it runs in a row. size: of all timings.
 
     counted: names of the steps whose peak memory is measured.
     A step that runs out of memory does not end the measurement of the others.
@@ -89,17 +90,17 @@ def measure(
     able = {name: step for name, step in steps.items() if unless_out_of_memory(lambda step=step: (step(),))}
     seconds = time_in_turn(able, rounds, device, desc=mode, clock=second_of_two)
     peaks = {name: peak_memory(able[name], device) for name in counted if name in able}
-    return [Timing(name, mode, sizes[name], seconds.get(name, ()), peaks.get(name)) for name in steps]
+    return [Timing(name, mode, size, seconds.get(name, ()), peaks.get(name)) for name in steps]
 
 
 def time_in_turn(
-    steps: Mapping[Key, Callable[[], Any]],
+    steps: Mapping[Key, Step],
     rounds: int | Callable[[float], int],
-    device: str | torch.device,
+    device: Device,
     *,
     desc: str = "",
     min_seconds: float = 0.0,
-    clock: Callable[..., float] | None = None,
+    clock: Callable[..., float] = seconds_of,
 ) -> dict[Key, list[float]]:
     """Return the seconds of each step, one value per round, after a warm-up round; desc names the progress bar.
 
@@ -113,7 +114,6 @@ def time_in_turn(
     """
     if isinstance(rounds, int) and rounds < MIN_ROUNDS:
         raise ValueError(f"rounds must be at least {MIN_ROUNDS}, got {rounds}.")
-    clock = clock or seconds_of
     repeats = dict.fromkeys(steps, 1)
     on_gpu = torch.device(device).type == "cuda"
     order = random.Random(0)
@@ -142,7 +142,7 @@ def time_in_turn(
     return {key: [elapsed[key] for elapsed in timed] for key in steps}
 
 
-def second_of_two(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
+def second_of_two(step: Step, device: Device, repeats: int = 1) -> float:
     """Return the seconds of a step just after the same step, and not after another one, whose data fills the caches."""
     step()
     return seconds_of(step, device, repeats)
@@ -167,9 +167,3 @@ def numbered(names: Sequence[str]) -> dict[str, str]:
         counts[name] += 1
         labels[name if counts[name] == 1 else f"{name} ({counts[name]})"] = name
     return labels
-
-
-def use_threads(count: int | None) -> None:
-    """Set the number of CPU threads; None keeps torch's choice."""
-    if count is not None:
-        torch.set_num_threads(count)

@@ -116,13 +116,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, config: bool = False) 
 def add_img_size_option(parser: argparse.ArgumentParser, default: tuple[int, int] | None = None) -> None:
     """Add `--img-size`, see `image_size`."""
     shown = "the model's own" if default is None else default[0]
-    parser.add_argument(
-        "--img-size",
-        type=image_size,
-        default=default,
-        metavar="SIZE",
-        help=f"side of the images, or HEIGHTxWIDTH, in pixels (default: {shown})",
-    )
+    what = f"side of the images, or HEIGHTxWIDTH, in pixels (default: {shown})"
+    parser.add_argument("--img-size", type=image_size, default=default, metavar="SIZE", help=what)
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
@@ -157,9 +152,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
             try:
                 super().__call__(parser, namespace, values, *args)
             except (ValueError, AssertionError, RecursionError) as error:
-                raise argparse.ArgumentError(
-                    self, f"must be KEY=VALUE pairs, such as a.b=1, with closed brackets, got {' '.join(values)}."
-                ) from error
+                what = f"must be KEY=VALUE pairs, such as a.b=1, with closed brackets, got {' '.join(values)}."
+                raise argparse.ArgumentError(self, what) from error
 
     what = dict(metavar="KEY=VALUE", help="change the config")
     parser.add_argument("--cfg-options", dest="options", nargs="+", action=ConfigOptions, **what)

@@ -9,7 +9,6 @@ real           measure what holds on real pictures, and for a real teacher
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -19,19 +18,13 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 from soft_vit.cli import command_line
 from soft_vit.ops.numerics import check_choice
 
-MODULES = {
-    "gym": "studies.gym.command",
-    "claims": "studies.claims.command",
-    "softmax": "studies.softmax",
-    "timm": "studies.timm_models",
-    "linearise": "studies.linearise.command",
-    "real": "studies.real.command",
-}
+MODULES = {study: f"studies.{study}.command" for study in ("gym", "claims", "linearise", "real")}
+MODULES |= {"softmax": "studies.softmax", "timm": "studies.timm_models"}
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
-    study, *rest = argv or sys.argv[1:] or ["--help"]
+def main(argv: Sequence[str]) -> None:
+    study, *rest = argv or ["--help"]
     if study in ("-h", "--help"):
         print(__doc__)
         return

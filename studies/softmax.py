@@ -9,9 +9,8 @@ image. The growth of the cost is that of counted products. Models are on the met
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -37,8 +36,7 @@ GROWTH = 4
 WRITTEN_OUT = "written out"
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """What each softmax of a stage normalises, and the exponent of N by which products between tokens grow."""
 
     softmax: tuple[str, ...]
@@ -49,8 +47,7 @@ class Stage:
         return " + ".join(self.softmax or ("none",)) + growth
 
 
-@dataclass(frozen=True)
-class ModelRow:
+class ModelRow(NamedTuple):
     """A model's stages, the softmax outside of them, parameters, and multiply-adds at each of `COST_SIZES`."""
 
     model: str

@@ -98,14 +98,12 @@ def models_tables(rows: Sequence[Row]) -> list[str]:
         "softmax": [r for r in measured if r.softmax],
         "not measured": [r for r in rows if not r.params],
     }
-    summary = [
-        [name, len(found), ", ".join(sorted({r.family for r in found}))] for name, found in groups.items() if found
-    ]
+    summary = [[name, len(own), ", ".join(sorted({r.family for r in own}))] for name, own in groups.items() if own]
     summary.append(["all", len(rows), f"of timm {rows[0].timm}"])
     lines = [
         [r.model, r.family, name, r.softmax, r.exponent, r.params, r.size, r.error]
-        for name, found in groups.items()
-        for r in found
+        for name, own in groups.items()
+        for r in own
     ]
     header = ["model", "family", "softmax", "stage: rows", "exponent of N", "params (M)", "pixels", "error"]
     return [markdown_table(["group", "architectures", "timm's files"], summary), markdown_table(header, lines)]

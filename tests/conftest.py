@@ -57,8 +57,6 @@ def quick_runs():
             patch.setattr("mmengine.visualization.Visualizer._initialize_fig", lambda *_: figure())
             # Every data set collects garbage, which takes longer than to read it.
             patch.setattr("mmengine.dataset.base_dataset.gc", SimpleNamespace(collect=int))
-        if "soft_vit.engine" in sys.modules:
-            patch.setattr("soft_vit.engine.hooks.summary._flops", lambda *_: [])
         yield
 
 

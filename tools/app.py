@@ -19,7 +19,7 @@ from soft_vit.models.base import require_known
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("--model", metavar="NAME", help="a model to offer, with random weights or --checkpoint")
     parser.add_argument("--checkpoint", metavar="FILE", help="weights of --model")
@@ -42,19 +42,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         blocks = build_page(available(args.checkpoint, args.model))
         try:
             # By default, Gradio keeps images in the browser for its list of runs, and may open a tunnel.
-            _, address, _ = blocks.launch(
-                server_name=args.host,
-                server_port=args.port,
-                share=False,
-                run_history=False,
-                enable_monitoring=False,
-                footer_links=[],
-                max_file_size=MAX_BYTES,
-                theme=theme(),
-                css=STYLE,
-                prevent_thread_lock=True,
-                quiet=True,
-            )
+            local = dict(share=False, run_history=False, enable_monitoring=False)
+            look = dict(theme=theme(), css=STYLE, footer_links=[], max_file_size=MAX_BYTES)
+            where = dict(server_name=args.host, server_port=args.port, prevent_thread_lock=True, quiet=True)
+            _, address, _ = blocks.launch(**local, **look, **where)
         except OSError as error:
             raise ValueError(f"The page cannot be served ({error}). Use another --host or --port.") from error
         print(f"Open {address} in a browser; Ctrl-C ends it.", flush=True)

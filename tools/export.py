@@ -15,7 +15,7 @@ from soft_vit.cli import ArgumentParser, add_model_options, command_line
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from soft_vit.export import FORMATS, export, load_export_model
 
     parser = ArgumentParser(__doc__)

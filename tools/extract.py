@@ -18,7 +18,7 @@ from soft_vit.cli import ArgumentParser, add_device_option, add_model_options, c
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from soft_vit.predict.extract import FORMATS, TimmFeatures, extract_files
 
     parser = ArgumentParser(__doc__)

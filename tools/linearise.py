@@ -8,7 +8,6 @@ A stopped run continues if its command is run again.
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import get_args
 
@@ -25,7 +24,7 @@ def option(text: str) -> tuple[str, object]:
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from soft_vit.linearise import linearise
     from soft_vit.linearise.plan import Match, Plan, split_steps
 
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     how = dict(batch_size=args.batch_size, lr=tuple(args.lr), match=args.match, seed=args.seed, bf16=args.bf16)
     plan = Plan(split_steps(args.steps, len(sizes)), sizes, intermediates=intermediates, **how)
     which = dict(blocks=args.blocks, options=dict(args.kind_options), keep_softmax=args.keep_softmax)
-    command = shlex.join(["python", "tools/linearise.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["python", "tools/linearise.py", *argv])
     where = dict(workers=args.workers, device=args.device, command=command)
     linearise(args.teacher, args.kind, args.images, args.out, plan, **which, **where)
 

@@ -25,7 +25,7 @@ from soft_vit.cli import (
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from soft_vit.predict import load_predictor, predict_files
 
     parser = ArgumentParser(__doc__)

@@ -8,7 +8,6 @@ A stopped run continues if its command is run again. DIR then holds the weights 
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 
 # Read when torch is first imported; tools/train.py says why.
@@ -18,7 +17,7 @@ from soft_vit.cli import ArgumentParser, add_config_options, command_line
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     import soft_vit.engine
 
     parser = ArgumentParser(__doc__)
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--workers", type=int, default=2, metavar="N", help="processes that read images")
     add_config_options(parser)
     arguments = parser.arguments(argv)
-    command = shlex.join(["python", "tools/pretrain.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["python", "tools/pretrain.py", *argv])
     soft_vit.engine.pretrain(**arguments, command=command)
 
 

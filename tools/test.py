@@ -19,7 +19,7 @@ IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from mmengine.dist import is_main_process
 
     from soft_vit.engine.evaluate import evaluate, metrics_table

@@ -12,7 +12,7 @@ from soft_vit.cli import ArgumentParser, add_config_options, command_line
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from mmengine.dist import is_main_process
 
     from soft_vit.engine.machine import LAUNCHERS

@@ -30,20 +30,11 @@ def crossover(ratios: Sequence[tuple[float, float]]) -> Place:
 class Crossing(NamedTuple):
     """Where an attention crosses softmax, by median and quartiles of ratios; the largest N, and the ratio there."""
 
-    place: Place
     lower: Place
+    place: Place
     upper: Place
     last: int
     last_ratio: float
-
-
-def memory_ratio(row: AttentionRow, rows: Sequence[AttentionRow]) -> float | None:
-    """Return the MB of a row divided by the MB of softmax; None if either was not counted."""
-    for base in rows:
-        same = (base.mode, base.head_dim, base.tokens) == (row.mode, row.head_dim, row.tokens)
-        if base.kind == BASE and same and base.megabytes and row.megabytes:
-            return row.megabytes / base.megabytes
-    return None
 
 
 def ratios(row: AttentionRow, quantity: str, rows: Sequence[AttentionRow]) -> tuple[float, float, float] | None:
@@ -52,8 +43,11 @@ def ratios(row: AttentionRow, quantity: str, rows: Sequence[AttentionRow]) -> tu
     Memory is counted, so its quartiles equal it.
     """
     if quantity == "memory":
-        ratio = memory_ratio(row, rows) if row.mode == "training" else None
-        return None if ratio is None else (ratio, ratio, ratio)
+        case = BASE, "training", row.head_dim, row.tokens
+        of_softmax = [o.megabytes for o in rows if (o.kind, o.mode, o.head_dim, o.tokens) == case and o.megabytes]
+        if row.mode != "training" or not row.megabytes or not of_softmax:
+            return None
+        return (row.megabytes / of_softmax[0],) * 3
     if row.mode != quantity or row.ratio is None or row.ratio_lower is None or row.ratio_upper is None:
         return None
     return row.ratio, row.ratio_lower, row.ratio_upper
@@ -70,7 +64,7 @@ def crossings(rows: Sequence[AttentionRow], head_dim: int) -> dict[tuple[str, st
     crossed = {}
     for key, curve in curves.items():
         median, lower, upper = (crossover([(tokens, found[i]) for tokens, found in curve]) for i in range(3))
-        crossed[key] = Crossing(median, lower, upper, last=curve[-1][0], last_ratio=curve[-1][1][0])
+        crossed[key] = Crossing(lower, median, upper, last=curve[-1][0], last_ratio=curve[-1][1][0])
     return crossed
 
 

@@ -40,12 +40,7 @@ MAX_MEGABYTES = 8000.0
 
 
 def measure(
-    done: Sequence[AttentionRow],
-    *,
-    kinds: Sequence[str] = tuple(ATTENTIONS),
-    tokens: Sequence[int] = TOKENS,
-    seconds: float = 20.0,
-    device: str = "cpu",
+    done: Sequence[AttentionRow], kinds: Sequence[str], tokens: Sequence[int], seconds: float, device: str
 ) -> Iterator[list[AttentionRow]]:
     """Measure attentions at every number of tokens, width of heads and mode, except the rows that are done.
 
@@ -59,23 +54,17 @@ def measure(
             bar.set_postfix_str("N = {}, heads of {}, {}".format(*case))
             have = {row.kind for row in rows if (row.tokens, row.head_dim, row.mode) == case}
             if missing := set(kinds) - have:
-                found = _measure_case({BASE, *missing}, *case, rows, seconds, device)
+                found = _measure_case({BASE, *missing}, case, rows, seconds, device)
                 # Earlier rows of softmax stay: they belong to the rounds of the other attentions.
                 rows += [row for row in found if row.kind not in have]
                 yield rows
 
 
 def _measure_case(
-    kinds: Collection[str],
-    tokens: int,
-    head_dim: int,
-    mode: str,
-    known: Sequence[AttentionRow],
-    aim: float,
-    device: str,
+    kinds: Collection[str], case: tuple[int, int, str], known: Sequence[AttentionRow], aim: float, device: str
 ) -> list[AttentionRow]:
-    """Return rows of one number of tokens, width of heads and mode, in the order of `ATTENTIONS`."""
-    side = math.isqrt(tokens)
+    """Return rows of one case: tokens, width of heads and mode; in the order of `ATTENTIONS`."""
+    (tokens, head_dim, mode), side = case, math.isqrt(case[0])
     x = torch.randn(1, tokens, WIDTH, device=device)
     steps: dict[str, Callable[[], Any]] = {}
     notes, costs, memory = {}, {}, {}
@@ -131,9 +120,7 @@ def _reason_to_skip(kind: str, tokens: int, megabytes: float | None, curve: Sequ
     return ""
 
 
-def build_attention(
-    kind: str, side: int, head_dim: int, device: str | torch.device = "cpu", **options: Any
-) -> Attention:
+def build_attention(kind: str, side: int, head_dim: int, device: str = "cpu", **options: Any) -> Attention:
     """Build a kind for a map of side x side tokens, width 64, with the same number of reduced tokens on every map."""
     # As the stages of the pyramids at 224 pixels: 49 windows, at most 8 tokens wide.
     ratio = max(1, min(8, side // 7))
@@ -177,8 +164,7 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"tokens must fill a square map of 7 x 7 or more, got {tokens}.")
     path = args.out / "atlas.csv"
     table = open_table(path, args.device, args.command)
-    options = dict(kinds=args.kinds, tokens=args.tokens, seconds=args.seconds, device=args.device)
-    for rows in measure(table.rows, **options):
+    for rows in measure(table.rows, args.kinds, args.tokens, args.seconds, args.device):
         table = replace(table, rows=rows)
         if rows:
             write_table(path, table)

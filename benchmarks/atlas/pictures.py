@@ -1,6 +1,6 @@
 """Pictures of the atlas: curves of each group of attentions, and where each crosses fused softmax attention."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,20 +69,13 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
 
 def _curves(rows: Sequence[AttentionRow], quantity: str, head_dim: int) -> dict[str, list[tuple[float, float]]]:
     """Return points (tokens, quantity per token) of every kind."""
-    mode, value = _READ[quantity]
+    mode, name, unit = ("training", "megabytes", 1024) if quantity == "memory" else (quantity, "seconds", 1e6)
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in sorted(rows, key=lambda row: row.tokens):
-        amount = value(row)
+        amount = getattr(row, name)
         if (row.mode, row.head_dim) == (mode, head_dim) and amount:
-            curves.setdefault(row.kind, []).append((row.tokens, amount / row.tokens))
+            curves.setdefault(row.kind, []).append((row.tokens, amount * unit / row.tokens))
     return curves
-
-
-_READ: dict[str, tuple[str, Callable[[AttentionRow], float | None]]] = {
-    "inference": ("inference", lambda row: row.seconds and row.seconds * 1e6),
-    "training": ("training", lambda row: row.seconds and row.seconds * 1e6),
-    "memory": ("training", lambda row: row.megabytes and row.megabytes * 1024),
-}
 
 
 def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> None:
@@ -90,7 +83,7 @@ def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> 
     from matplotlib.figure import Figure
 
     found = crossings(rows, head_dim)
-    kinds = sorted({kind for kind, _ in found}, key=lambda kind: _rank(found.get((kind, "training"))), reverse=True)
+    kinds = sorted({kind: None for kind, _ in found}, key=lambda x: _rank(found.get((x, "training"))), reverse=True)
     tokens = sorted({row.tokens for row in rows})
     figure = Figure(figsize=(10, 1.4 + 0.22 * len(kinds)), layout="constrained")
     for axes, quantity in zip(figure.subplots(1, 3, sharey=True), QUANTITIES, strict=True):
@@ -105,9 +98,7 @@ def plot_crossovers(rows: Sequence[AttentionRow], head_dim: int, path: Path) -> 
             if crossing is None:
                 continue
             # "always" is drawn at the first number of tokens.
-            low, place, high = (
-                _position(p, tokens[0], crossing.last) for p in (crossing.lower, crossing.place, crossing.upper)
-            )
+            low, place, high = (_position(p, tokens[0], crossing.last) for p in crossing[:3])
             if crossing.place == "never":
                 axes.plot(crossing.last, height, "x", color="C3", ms=5)
                 ratio = f"{crossing.last_ratio:.{1 if crossing.last_ratio < 10 else 0}f}x "

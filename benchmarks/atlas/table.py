@@ -16,10 +16,8 @@ STEADY = 0.1
 UNSTABLE = "unstable"
 
 
-def steadiness(spread: Sequence[float] | None) -> str:
+def steadiness(spread: Sequence[float]) -> str:
     """Return `UNSTABLE` or "" for median and quartiles."""
-    if spread is None:
-        return ""
     median, lower, upper = spread
     return UNSTABLE if upper - lower > STEADY * median else ""
 
@@ -94,11 +92,8 @@ def read_table(path: Path) -> Table:
     columns, *body = list(csv.reader(line for line in lines if line and not line.startswith("#"))) or [[]]
     if columns != COLUMNS or head.keys() != {*HEAD}:
         raise ValueError(f"{path} must have {', '.join(HEAD)} after #, and the columns {','.join(COLUMNS)}.")
-    types = get_type_hints(AttentionRow)
-    rows = [
-        AttentionRow(**{name: _value(types[name], cell) for name, cell in zip(COLUMNS, cells, strict=True)})
-        for cells in body
-    ]
+    types = get_type_hints(AttentionRow).values()
+    rows = [AttentionRow(*(_value(*pair) for pair in zip(types, cells, strict=True))) for cells in body]
     return Table(**head, rows=rows)
 
 

@@ -39,5 +39,5 @@ def train_an_epoch(keep_ratio: bool) -> None:
 # %% Both take turns, after a warm-up.
 print(machine_description())
 steps = {"own aspect ratio": lambda: train_an_epoch(True), "squares": lambda: train_an_epoch(False)}
-for timing in measure(steps, "training", dict.fromkeys(steps, images), rounds, "cpu"):
+for timing in measure(steps, "training", images, rounds, "cpu"):
     print("{:16} {:.0f} images/s ({:.0f} - {:.0f})".format(timing.target, *timing.rate))

@@ -33,7 +33,7 @@ def encode(implementation: str, side: int) -> None:
 print(machine_description())
 for side in sides:
     steps = {name: (lambda name=name: encode(name, side)) for name in ("sdpa", "soft_vit_linear")}  # noqa: B023  called here
-    for timing in measure(steps, "inference", dict.fromkeys(steps, side * side), 5, "cpu", steps):
+    for timing in measure(steps, "inference", side * side, 5, "cpu", steps):
         middle, lower, upper = (1e3 * seconds for seconds in timing.time)
         print(f"{timing.size:5} tokens  {timing.target:16}{middle:8.1f} ms ({lower:.1f} - {upper:.1f})", end="")
         print(f"{timing.megabytes:8.1f} MB")

@@ -16,17 +16,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import timm
+from onnx.external_data_helper import set_external_data
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.datasets import FashionMNIST
 
 from soft_vit.cli import ArgumentParser, command_line
 from soft_vit.export import ExportModel, export
 from soft_vit.probe.attentions import attentions, switched_off
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.weights.files import write_atomically
-from studies.real.data import unpack_fashion
+from studies.real.data import items
 
 ROOT = Path(__file__).parents[2]
 # Smaller tensors stay in the graph, where shapes are inferred from them.
@@ -86,7 +86,7 @@ class FashionDemo(Demo):
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m docs.generate.demo")
     text = "also draw the items of Fashion-MNIST, and measure its file on the test images (default: neither)"
     parser.add_argument("--data", type=Path, metavar="ROOT", help=text)
@@ -95,10 +95,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for demo in (TilesDemo(), fashion):
         write_model(demo)
     if args.data:
-        unpack_fashion(args.data)
-        data = FashionMNIST(str(args.data), train=False)
-        images, labels = data.data.numpy(), data.targets.numpy()
-        write_items(images, labels, fashion.path.with_suffix(".png"))
+        images, labels = (part.numpy() for part in items(args.data, "test"))
+        # The first items of each class, a column a class.
+        columns = [np.concatenate(images[labels == label][:ITEMS]) for label in range(labels.max() + 1)]
+        picture = Image.fromarray(np.concatenate(columns, axis=1))
+        picture.save(fashion.path.with_suffix(".png"), optimize=True)
         share = np.mean(predictions(fashion, images) == labels)
         print(f"{fashion.path.name} names {share:.2%} of {len(labels)} test images right.")
 
@@ -112,12 +113,6 @@ def write_model(demo: Demo) -> None:
         graph = onnx.load(export(source, Path(folder) / demo.path.name, "onnx"))
     refer_to_weights(graph.graph, demo.weights)
     write_atomically(demo.path, graph.SerializeToString())
-
-
-def write_items(images: np.ndarray, labels: np.ndarray, path: Path) -> None:
-    """Write the first items of each class in a picture, a column a class."""
-    columns = [np.concatenate(images[labels == label][:ITEMS]) for label in range(labels.max() + 1)]
-    Image.fromarray(np.concatenate(columns, axis=1)).save(path, optimize=True)
 
 
 def predictions(demo: Demo, images: np.ndarray, batch: int = 100) -> np.ndarray:
@@ -152,12 +147,8 @@ def refer_to_weights(graph: onnx.GraphProto, path: Path) -> None:
                 graph.node.insert(0, onnx.helper.make_node("Transpose", [stored_name], [tensor.name], perm=[1, 0]))
                 tensor.name, tensor.dims[:] = stored_name, tensor.dims[::-1]
         if raw in offsets:
-            place = {"location": path.name, "offset": offsets[raw], "length": len(raw)}
+            set_external_data(tensor, path.name, offsets[raw], len(raw))
             tensor.ClearField("raw_data")
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.extend(
-                onnx.StringStringEntryProto(key=key, value=str(value)) for key, value in place.items()
-            )
 
 
 if __name__ == "__main__":

@@ -25,24 +25,19 @@ def measured_table(speeds: Path, large: Path, models: Mapping[str, Published]) -
     (photo,), (teacher,) = (runs.load(part).values() for part in ("photo", "teacher"))
     kept = runs.load("linearise")[photo["student"]]
     passes = {row["model"]: row for row in read_csv(large) if float(row["megapixels"]) == MEGAPIXELS}
-    passed = [passes[name] for name in PASSED]
     rates = read_rates(speeds)
     fashion = [x["metrics"]["accuracy/top1"] for name, x in runs.load("fashion").items() if "soft_plus_pico" in name]
+    seconds = (f"{time[0]:.1f} s" for time in photo["seconds"].values())
+    defects = (f"{x['probe']['ridge']:.1f} %" for x in (teacher, kept))
+    passed = (passes[name] for name in PASSED)
+    costs = (f"{float(row['gigabytes']):.1f} GB, {float(row['seconds']):.0f} s" for row in passed)
+    top1 = (f"{models[name].top1:.1f} %; {rates[name].median:.2f}" for name in RATED)
     rows: list[list[Any]] = [
-        ["the photo above through a ViT-S", *(f"{time[0]:.1f} s" for time in photo["seconds"].values())],
+        ["the photo above through a ViT-S", *seconds],
         ["cosine of its tokens with those with softmax", "1", f"{photo['cosine']:.2f}"],
-        [
-            "defects of solar cells, read from its features",
-            *(f"{x['probe']['ridge']:.1f} %" for x in (teacher, kept)),
-        ],
-        [
-            f"{MEGAPIXELS} megapixels through {_both(PASSED)}",
-            *(f"{float(row['gigabytes']):.1f} GB, {float(row['seconds']):.0f} s" for row in passed),
-        ],
-        [
-            f"ImageNet top-1, published, of {_both(RATED)}; images / s at 800 x 1333",
-            *(f"{models[name].top1:.1f} %; {rates[name].median:.2f}" for name in RATED),
-        ],
+        ["defects of solar cells, read from its features", *defects],
+        [f"{MEGAPIXELS} megapixels through {_both(PASSED)}", *costs],
+        [f"ImageNet top-1, published, of {_both(RATED)}; images / s at 800 x 1333", *top1],
         ["Fashion-MNIST by `soft_plus_pico`, trained here", "", f"{fmean(fashion):.2f} %"],
     ]
     return markdown_table(["measured", *SIDES], rows)

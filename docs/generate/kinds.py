@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +21,6 @@ from soft_vit.text_tables import csv_table, markdown_table
 from studies.gym import TASKS
 from studies.gym.report import Score, read_cells, scores
 
-WINS = f"""`N, inference`, `N, training` and `N, memory` are [break-even lengths](glossary.md): above that number of
-tokens, an attention takes less time, or less memory in training, than fused softmax attention. Ranges are from
-quartiles. Measured for heads of 32 channels ([the atlas](atlas.md)): {measured_with()}. """
 HEAD_DIM = 32
 
 
@@ -71,13 +69,13 @@ def kinds_page(gym: Path, atlas: Table) -> str:
         rows.append([f"[`{kind}`](#{kind})", f"`{cls.traits.cost}`", *means, *wins])
     overview = markdown_table(["kind", "cost", *TASKS, *(f"N, {what}" for what in QUANTITIES)], rows)
     sections = [_section(kind, learned[kind], found) for kind in ATTENTIONS]
-    return "\n".join([f"{WINS}{atlas.date}; {atlas.machine}.\n", overview, "", *sections])
+    how = f"Measured for heads of {HEAD_DIM} channels ([the atlas](atlas.md)): {measured_with()}"
+    return "\n".join([f"{how}. {atlas.date}; {atlas.machine}.\n", overview, "", *sections])
 
 
 def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, str], Crossing]) -> str:
     cls = ATTENTIONS[kind]
-    module = inspect.getmodule(cls)
-    assert module is not None
+    module = sys.modules[cls.__module__]
     source = f"../{module.__name__.replace('.', '/')}.py"
     _, sequences, maps, prefix, mask, causal, size = kind_row(kind)
     options = ", ".join(f"`{name}={value!r}`" for name, value in attention_options(cls).items())
@@ -97,11 +95,7 @@ def _section(kind: str, learned: Mapping[str, Score], found: Mapping[tuple[str, 
         facts["break-even length"] = ", ".join(wins) + given
     # A bar would end the cell, even within code.
     table = markdown_table([f"`{kind}`", ""], ([name, fact.replace("|", "\\|")] for name, fact in facts.items()))
-    about = linked(docstring_markdown(inspect.cleandoc(cls.__dict__["__doc__"])))
-    first = linked((module.__doc__ or "").partition("\n")[0])
-    return f"## {kind}\n{first} [Source]({source})\n\n{about}\n\n{table}\n"
-
-
-def linked(text: str) -> str:
-    """Return a text in which arXiv numbers are links."""
-    return re.sub(r"arXiv[ :](\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+    first, about = (module.__doc__ or "").partition("\n")[0], inspect.cleandoc(cls.__dict__["__doc__"])
+    text = f"{first} [Source]({source})\n\n{docstring_markdown(about)}"
+    text = re.sub(r"arXiv[ :](\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+    return f"## {kind}\n{text}\n\n{table}\n"

@@ -12,17 +12,14 @@ from pathlib import Path
 from benchmarks import deploy, large
 from benchmarks.atlas.table import read_table
 from benchmarks.published import published
-from docs.generate.bags import bags_table
 from docs.generate.cost import cost_curves
 from docs.generate.face import measured_table, runtimes_table
-from docs.generate.heat import scores_map
+from docs.generate.gym import scores_map, tasks_table
 from docs.generate.kinds import choices_table, gym_means, kinds_page
-from docs.generate.masks import kinds_table
-from docs.generate.places import places_table
-from docs.generate.pretrain import pretrain_chart, pretrain_section
-from docs.generate.real import real_tables, students_chart
+from docs.generate.masks import kinds_table, places_table
+from docs.generate.pretrain import pretrain_chart, pretrain_tables
+from docs.generate.real import bags_table, real_tables, students_chart
 from docs.generate.scatter import read_rates, scatter, speed_table
-from docs.generate.tasks import tasks_table
 from docs.generate.weights import metafile, readme_table
 from docs.generate.zoo import COUNTED, count_model, counted_name, read_counts, zoo_table
 from soft_vit.cli import ArgumentParser, command_line
@@ -56,11 +53,6 @@ def head(name: str, end: str) -> str:
     return (ROOT / name).read_text().partition(end)[0]
 
 
-def models_table() -> str:
-    """Return the table of weights."""
-    return zoo_table(ENTRIES, counts(), read_rates(SPEEDS["224 x 224"]))
-
-
 def face_table() -> str:
     """Return the table of softmax and what replaces it."""
     return measured_table(SPEEDS["800 x 1333"], RESULTS / "large_cpu.csv", published())
@@ -70,34 +62,33 @@ PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
     "soft_vit/layers/gym.csv": lambda: gym_means(GYM),
-    "docs/kinds.md": lambda: head("docs/kinds.md", "`N, ") + kinds_page(GYM, read_table(SHIPPED)),
+    "docs/kinds.md": lambda: head("docs/kinds.md", "Measured for heads") + kinds_page(GYM, read_table(SHIPPED)),
     "docs/gym/results.md": lambda: report(read_cells(GYM.read_text()), head("docs/gym/results.md", "\n\n## Accuracy")),
     "docs/gym/scores.svg": lambda: scores_map(read_cells(GYM.read_text())),
-    "docs/pretrain.md": lambda: head("docs/pretrain.md", "\n## What was measured") + pretrain_section(),
+    "docs/pretrain.md": lambda: head("docs/pretrain.md", "| images |") + pretrain_tables(runs.load("pretrain")),
     "docs/real.md": lambda: head("docs/real.md", "### ") + real_tables(),
+    "docs/images/pretrain.svg": lambda: pretrain_chart(runs.load("pretrain")),
     "docs/images/real_students.svg": lambda: students_chart(runs.load("linearise")),
     "docs/images/scatter.svg": lambda: scatter({size: SPEEDS[size] for size in SIZES[::2]}, published()),
     "docs/images/resolution.svg": lambda: cost_curves(RESULTS / "resolution_cpu.md"),
 }
 """Files that are generated as a whole."""
-if pretrained := runs.load("pretrain"):
-    PAGES["docs/images/pretrain.svg"] = lambda: pretrain_chart(pretrained)
 TABLES: dict[str, Callable[[], list[str]]] = {
     "README.md": lambda: [face_table(), runtimes_table()],
     "docs/index.md": lambda: [face_table()],
     "checkpoints/README.md": lambda: [readme_table(ENTRIES)],
     "docs/anywhere.md": lambda: [kinds_table()],
-    "docs/bags.md": lambda: [bags_table()] if runs.load("bags") else [],
+    "docs/bags.md": lambda: [bags_table()],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
-    "docs/deploy.md": lambda: [deploy.rates_table(read_csv(path)) for path in RESULTS.glob("deploy_cpu.csv")],
+    "docs/deploy.md": lambda: [deploy.rates_table(read_csv(RESULTS / "deploy_cpu.csv"))],
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
-    "docs/large.md": lambda: [large.large_table(read_csv(path)) for path in RESULTS.glob("large_cpu.csv")],
+    "docs/large.md": lambda: [large.large_table(read_csv(RESULTS / "large_cpu.csv"))],
     "docs/performance.md": lambda: [speed_table(SHOWN, SPEEDS, published())],
     "docs/timm.md": lambda: models_tables(list(read_rows().values())),
     "docs/use.md": lambda: [places_table()],
-    "docs/zoo_table.md": lambda: [models_table()],
+    "docs/zoo_table.md": lambda: [zoo_table(ENTRIES, counts(), read_rates(SPEEDS["224 x 224"]))],
 }
 """Pages with tables that are generated."""
 
@@ -117,7 +108,7 @@ def generated(name: str) -> str:
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m docs.generate")
     parser.add_argument("--out", type=Path, default=ROOT, metavar="FOLDER", help="(default: the repository)")
     args = parser.parse_args(argv)

@@ -1,29 +1,18 @@
-"""The section of measured pre-training on its page, from the results of `python -m studies real pretrain`."""
+"""The tables and the chart of measured pre-training, from the results of `python -m studies real pretrain`."""
 
 from collections import defaultdict
-from pathlib import Path
 from statistics import fmean
 
-from docs.generate.real import Results, measured, over_seeds
+from docs.generate.real import Results, measured
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
-from studies.real import runs
+from studies.figures import over_seeds
 from studies.real.pretrain import LABELS, SETTINGS
 
 COLOURS = {"tuned": ("#0969da", "#4493f8"), "short": ("#8250df", "#ab7df8"), "scratch": ("#bc4c00", "#f0883e")}
 WORDS = ("pre-trained", "from scratch, steps with labels", "from scratch, all steps")
 LEFT, TOP, WIDE, HIGH = 60, 60, 220, 200
 TITLES = {"fashion": "Fashion-MNIST", "cells": "Solar cells"}
-INTRODUCTION = """
-## What was measured
-Small pyramids learn Fashion-MNIST's 60,000 images, at 56 pixels, or 1,970 photos of solar cells, at 64 pixels, without
-labels. Then they learn some of them with labels. From scratch, a pyramid takes as many steps with these labels, or as
-many steps as both have. Accuracies are those of test images, of one seed, or a mean with the range over seeds.
-The 600 steps without labels gained nothing in these short runs: without them, the labelled steps alone do as well. The
-layer decay of 0.9 in fine-tuning is not the cause: without it, seed 0 has 78.9 % instead of 77.9 with 1,000 labels of
-Fashion-MNIST, 78.9 instead of 78.6 with all, and 67.0 instead of 68.5 with 1,000 labels of solar cells. Features of the
-running average as targets, with `--momentum 0.99`, are no better than pixels: seed 0 has 76.5 % with 1,000 labels of
-Fashion-MNIST, and 66.4 with 1,000 of solar cells."""
 
 
 def _groups(results: Results) -> dict[tuple[str, str, str], dict[str, list[float]]]:
@@ -36,27 +25,20 @@ def _groups(results: Results) -> dict[tuple[str, str, str], dict[str, list[float
     return dict(sorted(whole.items(), key=lambda pair: (*pair[0][:2], list(LABELS).index(pair[0][2]))))
 
 
-def pretrain_section(folder: Path = runs.RESULTS) -> str:
-    """Return the section, "" without results."""
-    results = runs.load("pretrain", folder)
-    if not results:
-        return ""
-    rows = []
-    for (data, model, labels), both in _groups(results).items():
-        rows.append([TITLES[data], f"`{model}`", labels, *(over_seeds(both[begin]) for begin in COLOURS)])
+def pretrain_tables(results: Results) -> str:
+    """Return the tables by data set and by attention type, in Markdown."""
     accuracies = [f"{words} %" for words in WORDS]
-    header = ["images", "model", "labels", *accuracies]
-    parts = [INTRODUCTION]
-    if rows:
-        chart = "![Accuracy with and without pre-training by the number of labels](images/pretrain.svg)"
-        parts += [chart, markdown_table(header, rows)]
+    rows = [
+        [TITLES[data], f"`{model}`", labels, *(over_seeds(both[begin]) for begin in COLOURS)]
+        for (data, model, labels), both in _groups(results).items()
+    ]
     gym = sorted((r for r in results.values() if r["begin"] == "gym"), key=lambda r: r["loss"])
-    if gym:
-        header = ["model", "loss on masked images", *accuracies]
-        cells = [[f"`{r['model']}`", f"{r['loss']:.3f}", *(f"{r[begin]:.1f}" for begin in COLOURS)] for r in gym]
-        steps = "{} steps without labels and {}".format(*gym[0]["steps"])
-        about = f"Each type in one pyramid on Fashion-MNIST, one seed: {steps} with 1,000 labels."
-        parts += [f"### Which attentions learn so\n{about}", markdown_table(header, cells)]
+    cells = [[f"`{r['model']}`", f"{r['loss']:.3f}", *(f"{r[begin]:.1f}" for begin in COLOURS)] for r in gym]
+    steps = "{} steps without labels and {}".format(*gym[0]["steps"])
+    about = f"Each type in one pyramid on Fashion-MNIST, one seed: {steps} with 1,000 labels."
+    parts = [markdown_table(["images", "model", "labels", *accuracies], rows)]
+    parts += [f"### Which attentions learn so\n{about}"]
+    parts += [markdown_table(["model", "loss on masked images", *accuracies], cells)]
     return "\n\n".join([*parts, f"{measured(results.values())}.\n"])
 
 

@@ -2,14 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from statistics import fmean
 from typing import Any
 
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
+from studies.figures import over_seeds
 from studies.real import runs
+from studies.real.bags import LARGE
 from studies.real.judge import SOURCES
 
 COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
@@ -18,21 +19,9 @@ LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
 BLOCKS = 12
 # Students are named that have a cosine larger by this than all that took less time, and those with a probe.
 MIN_GAIN = 0.01
+POOLINGS = {"mean": "mean", "max": "maximum", "gated": "gated attention"}
+POOLINGS |= {kind: f"`{kind}`, class token" for kind in ("nystrom", "linear", "softmax_one")}
 Results = dict[str, dict[str, Any]]
-
-
-def over_seeds(values: Sequence[float], digits: int = 1) -> str:
-    """Return a mean with the range over seeds, or a single value."""
-    shown = f"{fmean(values):.{digits}f}"
-    return f"{shown} ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else shown
-
-
-def _by_seeds(results: Results) -> dict[str, list[dict[str, Any]]]:
-    """Group results whose names end with a seed."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for name, result in results.items():
-        groups[name.rpartition("_")[0]].append(result)
-    return groups
 
 
 def measured(results: Iterable[dict[str, Any]]) -> str:
@@ -44,12 +33,6 @@ def _total_minutes(name: str, results: Results) -> float:
     """Return the CPU minutes of a student, with those of the one that it began with."""
     after = results[name]["student"].get("after")
     return results[name]["cpu_minutes"] + (results[after]["cpu_minutes"] if after else 0)
-
-
-def _steps(name: str, results: Results) -> str:
-    student = results[name]["student"]
-    own, after = student["steps"], student.get("after")
-    return " + ".join(str(n) for n in ([results[after]["student"]["steps"][0], *own[1:]] if after else own) if n)
 
 
 def teacher_table(results: Results) -> str:
@@ -64,25 +47,23 @@ def teacher_table(results: Results) -> str:
 
 
 def students_table(results: Results) -> str:
-    """Return a row for each student, a mean over seeds, the best first."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in results:
-        groups[name.partition("_seed")[0]].append(name)
+    """Return a row for each student, the best first."""
     rows = []
-    for names in groups.values():
-        student, history = results[names[0]]["student"], results[names[0]]["history"]
-        judged = [next(iter(results[name]["judged"].values())) for name in names]
-        size, intermediates = next(iter(results[names[0]]["judged"])), student["intermediates"]
-        learned = "every" if len(intermediates) == BLOCKS - 1 else ", ".join(map(str, intermediates)) or "none"
-        phases = [history.get(f"phase {i}") for i in (1, 2, 3)]
+    for name, result in results.items():
+        student, history = result["student"], result["history"]
+        size, found = next(iter(result["judged"].items()))
+        learned, steps, after = student["intermediates"], student["steps"], student.get("after")
+        if after:
+            steps = [results[after]["student"]["steps"][0], *steps[1:]]
+        phases = [history.get(f"phase {i}", {}) for i in (1, 2, 3)]
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
         cells = [size, f"`{student['kind']}`", softmax, "varied" if student.get("vary") else "plain"]
-        cells += [student.get("match", "outputs"), _steps(names[0], results), f"{rates[0]:g}", learned]
-        cells += [" ".join(str(phase["step"]) for phase in phases if phase and "step" in phase)]
-        cells += [over_seeds([found[key] for found in judged], 3) for key in ("cosine", "agreement", "overlap")]
-        cells.append(f"{fmean(_total_minutes(name, results) for name in names):.1f}")
-        rows.append((fmean(found["cosine"] for found in judged), cells))
+        cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
+        cells.append("every" if len(learned) == BLOCKS - 1 else ", ".join(map(str, learned)) or "none")
+        cells.append(" ".join(str(phase["step"]) for phase in phases if "step" in phase))
+        cells += [f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap")]
+        rows.append((found["cosine"], [*cells, f"{_total_minutes(name, results):.1f}"]))
     header = ["pixels", "kind", "softmax in", "crops", "match", "steps", "last rate", "blocks learned too", "kept step"]
     header += ["cosine", "agreement", "overlap", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
@@ -103,8 +84,7 @@ def sizes_table(results: Results) -> str:
                 rows.append([name if probe[0] else "", size, *cells, *probe])
                 probe = ["", ""]
     header = ["student", "pixels", "cosine", *(f"of {source}" for source in SOURCES), "agreement", "overlap"]
-    header += ["defects by ridge %", "by neighbours %"]
-    return markdown_table(header, rows) if rows else ""
+    return markdown_table([*header, "defects by ridge %", "by neighbours %"], rows)
 
 
 def students_chart(results: Results) -> str:
@@ -132,27 +112,29 @@ def students_chart(results: Results) -> str:
     labels: list[tuple[float, float, float]] = []
     for minutes, cosine, style, name in sorted(points, key=lambda point: (point[1], -point[0])):
         parts.append(dot(across(minutes), up(cosine), style, name))
-        if name not in named:
-            continue
-        x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
-        # Above the labels that it would cross.
-        for x_below, y_below, width_below in labels:
-            if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
-                y = y_below - 14
-        labels.append((x, y, width))
-        parts.append(text(round(x, 1), round(y, 1), name, "s"))
+        if name in named:
+            x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
+            # Above the labels that it would cross.
+            for x_below, y_below, width_below in labels:
+                if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
+                    y = y_below - 14
+            labels.append((x, y, width))
+            parts.append(text(round(x, 1), round(y, 1), name, "s"))
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 
 
-def accuracy_table(results: Results, name: str, metric: str = "") -> str:
-    """Return a row for each model with the accuracy over seeds; metric: of a run by config."""
+def fashion_table(results: Results) -> str:
+    """Return a row for each config with the accuracy over seeds."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for name, result in results.items():
+        groups[name.rpartition("_")[0]].append(result)
     rows = []
-    for model, group in _by_seeds(results).items():
-        values = [result["metrics"][metric] if metric else result["accuracy"] for result in group]
-        minutes = [result["cpu_minutes"] for result in group]
-        rows.append((fmean(values), [f"`{model}`", len(group), over_seeds(values, 2), over_seeds(minutes)]))
-    header = [name, "seeds", "test accuracy %", "CPU minutes"]
+    for config, group in groups.items():
+        values = [result["metrics"]["accuracy/top1"] for result in group]
+        minutes = over_seeds([result["cpu_minutes"] for result in group])
+        rows.append((fmean(values), [f"`{config}`", len(group), over_seeds(values, 2), minutes]))
+    header = ["config", "seeds", "test accuracy %", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
 
 
@@ -169,18 +151,29 @@ def photo_table(results: Results) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "teacher": ("The teacher", teacher_table),
-    "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}".strip()),
+    "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}"),
     "photo": ("One photograph", photo_table),
-    "fashion": ("Fashion-MNIST", lambda of: accuracy_table(of, "config", "accuracy/top1")),
-    "attentions": ("Attentions in one small ViT", lambda of: accuracy_table(of, "kind")),
-    "cells": ("Solar cells", lambda of: accuracy_table(of, "begins with", "accuracy/top1")),
+    "fashion": ("Fashion-MNIST", fashion_table),
 }
 
 
-def real_tables(folder: Path = runs.RESULTS) -> str:
-    """Return the sections with tables, in Markdown, of all parts with results."""
+def real_tables() -> str:
+    """Return the sections with tables, in Markdown."""
     parts = []
     for part, (title, table) in SECTIONS.items():
-        if of := runs.load(part, folder):
-            parts.append(f"### {title}\n{table(of)}\n\n{measured(of.values())}.")
+        of = runs.load(part)
+        parts.append(f"### {title}\n{table(of)}\n\n{measured(of.values())}.")
     return "\n\n".join(parts) + "\n"
+
+
+def bags_table() -> str:
+    """Return the accuracy, the area under the curve and the cost of each pooling of bags."""
+    results, rows = runs.load("bags"), []
+    for pool, words in POOLINGS.items():
+        found = [one for one in results.values() if one["pool"] == pool and "auc" in one]
+        accuracy, area = ([one[name] for one in found] for name in ("accuracy", "auc"))
+        cost = results.get(f"cost_{pool}")
+        cells = [f"{cost['seconds']:.1f}", f"{cost['gigabytes']:.2f}"] if cost else ["", ""]
+        rows.append([words, over_seeds(accuracy), over_seeds(area, 3), *cells])
+    header = ["pooling", "accuracy, %", "area under the curve", f"CPU seconds of {LARGE:,} instances", "GB"]
+    return markdown_table(header, rows)

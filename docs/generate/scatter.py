@@ -29,9 +29,7 @@ Point = tuple[float, float]
 def read_rates(path: Path) -> dict[str, Spread]:
     """Return the images per second of inference by model, of a CSV file of `python -m benchmarks models`."""
     rows = [row for row in read_csv(path) if row["mode"] == "inference" and row["median"]]
-    return {
-        row["model"].removesuffix("+capped"): Spread(*(float(row[name]) for name in Spread._fields)) for row in rows
-    }
+    return {row["model"].removesuffix("+capped"): Spread(*(float(row[x]) for x in Spread._fields)) for row in rows}
 
 
 def rate_cell(rate: Spread | None) -> str:

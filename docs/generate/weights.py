@@ -17,20 +17,17 @@ def readme_table(entries: Sequence[Entry]) -> str:
     """Return a Markdown table with a row per entry and metric, in which figures are marked as published or measured."""
     rows = []
     for entry in entries:
+        # The `soft_*` model without weights of its own loads those of `soft_norm_*` too.
+        plain = entry.model.replace("soft_norm_", "soft_")
+        name = f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
         where = f"[{entry.file}]({entry.page})" if entry.sources else f"checkpoints/{entry.file}"
         for metric in entry.metrics or [None]:
             figures = ["", "", ""]
             if metric is not None:
                 said = f"published, {metric.source}" if metric.origin == "published" else "measured here"
                 figures = [f"{metric.value:g}" + f" {metric.name}" * (metric.name != "top-1"), metric.dataset, said]
-            rows.append([_names(entry, entries), *figures, entry.license or "not stated", where])
+            rows.append([name, *figures, entry.license or "not stated", where])
     return markdown_table(["weights", "top-1 %, or other", "on", "said by", "licence", "file"], rows) + "\n"
-
-
-def _names(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Return the name of an entry, and that of the `soft_*` model without weights of its own that loads it too."""
-    plain = entry.model.replace("soft_norm_", "soft_")
-    return f"`{entry.name}`" + ("" if any(other.model == plain for other in entries) else f", also `{plain}`")
 
 
 def metafile(entries: Sequence[Entry]) -> str:

@@ -53,16 +53,7 @@ def zoo_table(entries: Sequence[Entry], counts: Mapping[str, Mapping[str, str]],
         others = [f"{m.dataset}: {m.name} {m.value:.1f}" for m in entry.metrics if m.name != "top-1"]
         family, paper, _ = collection_of(entry.model)
         where = f"[{entry.file}]({entry.page})" if entry.sources else "in the repository"
-        rows.append(
-            [
-                f"`{entry.name}`",
-                f"[{family}]({paper})",
-                *(found[0] if found else ("", ", ".join(others))),
-                *sizes,
-                counted["softmax"],
-                rate_cell(rates.get(counted["model"])),
-                entry.license or "not stated",
-                where,
-            ]
-        )
+        top1 = found[0] if found else ("", ", ".join(others))
+        cells = [f"`{entry.name}`", f"[{family}]({paper})", *top1, *sizes, counted["softmax"]]
+        rows.append([*cells, rate_cell(rates.get(counted["model"])), entry.license or "not stated", where])
     return markdown_table([*header, "licence", "file"], rows)

@@ -75,16 +75,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(_served(path, config))
         if path.suffix == ".md":
             linked = ((path.parent / target).resolve() for target in LINK.findall(path.read_text()))
-            found += dict.fromkeys(
-                other for other in linked if other.is_file() and ROOT in other.parents and other not in found
-            )
-    for package, text in api_pages().items():
-        files.append(File.generated(config, f"api/{package}.md", content=text))
-    for name, content in runtime().items():
-        files.append(File.generated(config, f"demo/{name}", content=content))
+            found += dict.fromkeys(x for x in linked if x.is_file() and ROOT in x.parents and x not in found)
     for name in WEIGHTS:
         files.append(File.generated(config, f"demo/{name}", abs_src_path=str(ROOT / "checkpoints" / name)))
-    for name, content in tutorial().items():
+    made: dict[str, str | bytes] = {f"api/{package}.md": text for package, text in api_pages().items()}
+    made |= {f"demo/{name}": content for name, content in runtime().items()}
+    for name, content in (made | tutorial()).items():
         files.append(File.generated(config, name, content=content))
     return files
 
@@ -140,30 +136,26 @@ def _served(path: Path, config: MkDocsConfig) -> File:
 def api_pages() -> dict[str, str]:
     """Return a Markdown page for each package in `soft_vit`, with its public names and those of its modules."""
     top = griffe.load("soft_vit", search_paths=[str(ROOT)])
-    shown: set[str] = set()
-    pages = {"soft_vit": _api_page(top, [top], shown)}
-    rooms = _modules_of(top)
-    for package in [module for module in rooms if module.is_subpackage]:
-        pages[package.name] = _api_page(package, _all_modules(package), shown)
-    alone = [module for module in rooms if not module.is_subpackage]
+    rooms, shown, pages = _modules_of(top), set(), {}
+    packages = {"soft_vit": [top], **{room.name: _all_modules(room) for room in rooms if room.is_subpackage}}
+    for name, modules in packages.items():
+        names_of[f"api/{name}.md"] = []
+        sections = _sections(modules, shown, names_of[f"api/{name}.md"])
+        pages[name] = f"# {modules[0].path}\n{modules[0].docstring.value}\n\n{sections}"
+    alone = [room for room in rooms if not room.is_subpackage]
     pages["soft_vit"] += _sections(alone, shown, names_of["api/soft_vit.md"])
     return pages
 
 
 def _modules_of(package: griffe.Module) -> list[griffe.Module]:
     """Return the modules of a package, sorted, without imported ones."""
-    own = [module for module in package.modules.values() if not module.is_alias]
+    own = (module for module in package.modules.values() if not module.is_alias)
     return sorted(own, key=lambda module: module.name)
 
 
 def _all_modules(package: griffe.Module) -> list[griffe.Module]:
     """Return a package and all modules below it, each package before its modules."""
     return [package, *(deeper for module in _modules_of(package) for deeper in _all_modules(module))]
-
-
-def _api_page(package: griffe.Module, modules: list[griffe.Module], shown: set[str]) -> str:
-    names = names_of[f"api/{package.name}.md"] = []
-    return f"# {package.path}\n{package.docstring.value}\n\n{_sections(modules, shown, names)}"
 
 
 def _sections(modules: list[griffe.Module], shown: set[str], names: list[str]) -> str:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from soft_vit.weights.files import write_atomically
+
 # Above the size of any photograph. A larger file could fill the memory before it is decoded.
 MAX_FILE_BYTES = 256 * 2**20
 
@@ -107,10 +109,9 @@ class TarStorage:
         entries = sorted(StoredFile(name, *place) for name, place in places.items())
         # `tar -C train -cf train.tar .` lists the top folder as well.
         folders = {_plain(m.name) for m in members if m.isdir()} - {"."}
-        temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
+        index = {"archive": stamp, "files": entries, "folders": sorted(folders)}
         with suppress(OSError):
-            temporary.write_text(json.dumps({"archive": stamp, "files": entries, "folders": sorted(folders)}))
-            temporary.replace(kept)
+            write_atomically(kept, json.dumps(index).encode())
         return entries, folders
 
     def entries(self) -> list[StoredFile]:

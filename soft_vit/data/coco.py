@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -31,11 +32,8 @@ _MALFORMED = (KeyError, TypeError, ValueError, OverflowError)
 _TOLERANCE = 0.5
 
 
-class CocoProblems(dict[str, list[str]]):
+class CocoProblems(defaultdict[str, list[str]]):
     """Problems of single entries: the names of the entries with each."""
-
-    def add(self, problem: str, name: Any) -> None:
-        self.setdefault(problem, []).append(str(name))
 
     def sentences(self) -> list[str]:
         """Return a sentence for each problem that occurred, with the names of the first entries."""
@@ -92,7 +90,7 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
     content = _load(path)
     categories = _categories(content["categories"], path)
     label_of = {number: label for label, number in enumerate(categories)}
-    problems = CocoProblems()
+    problems = CocoProblems(list)
     images = _images(content["images"], set(files), problems)
     seen: set[str] = set()
     # An id of 0 would mean to COCO's evaluation that an object was not found.
@@ -107,7 +105,7 @@ def read_coco(path: str | Path, files: Collection[str], masks: bool = False) -> 
         if problem is None and masks:
             kept["segmentation"], problem = check_segmentation(entry.get("segmentation"), image.height, image.width)
         if problem:
-            problems.add(problem, kept.get("why", name))
+            problems[problem].append(str(kept.get("why", name)))
         else:
             box = None if kept["iscrowd"] else _clip(kept["bbox"], name, image, problems)
             image.objects.append(kept)
@@ -178,11 +176,11 @@ def _images(entries: list, files: set[str], problems: CocoProblems) -> dict[int,
             if min(width, height) < 1 or number in images:
                 raise ValueError(entry)
         except (*_MALFORMED, AttributeError) as error:
-            problems.add("image_broken", error)
+            problems["image_broken"].append(str(error))
         else:
             images[number] = CocoImage(number, name, width, height, name in files)
             if name not in files:
-                problems.add("image_missing", name)
+                problems["image_missing"].append(name)
     return images
 
 
@@ -218,8 +216,8 @@ def _clip(bbox: list[float], name: Any, image: CocoImage, problems: CocoProblems
     # Close coordinates may coincide in float32.
     x0, y0, x1, y1 = np.asarray(corners, np.float32).tolist()
     if x1 <= x0 or y1 <= y0:
-        problems.add("box_empty", name)
+        problems["box_empty"].append(str(name))
         return None
     if min(x, y, image.width - x - width, image.height - y - height) < -_TOLERANCE:
-        problems.add("box_clipped", name)
+        problems["box_clipped"].append(str(name))
     return x0, y0, x1, y1

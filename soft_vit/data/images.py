@@ -5,10 +5,11 @@ import io
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
+from unittest.mock import patch
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
@@ -52,8 +53,7 @@ class LabelledImages:
 
     def load(self, entry: StoredFile, **options: Any) -> Image.Image:
         """Return the image in a file, in RGB. Raises BadImage if it cannot be read. options: of `decode_image`."""
-        with named(entry):
-            return decode_image(self.storage.read(entry), **options)
+        return load_image(self.storage, entry, **options)
 
     def summary(self) -> str:
         """Return a line about the files of each class and those left out."""
@@ -71,6 +71,15 @@ def named(entry: StoredFile) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         raise BadImage(f"{entry.name}: {error}") from error
+
+
+def load_image(storage: Storage, entry: StoredFile, **options: Any) -> Image.Image:
+    """Return the image in a stored file, in RGB; options: of `decode_image`.
+
+    Raises BadImage, whose message begins with the file's name.
+    """
+    with named(entry):
+        return decode_image(storage.read(entry), **options)
 
 
 def decode_image(
@@ -94,7 +103,8 @@ def decode_image(
     image for which both have that size is refused.
     """
     try:
-        with _pillow_limit(max_pixels):
+        # The limit of Pillow, which is one of the process, gives way.
+        with patch.object(Image, "MAX_IMAGE_PIXELS", None) if max_pixels is not None else nullcontext():
             image = Image.open(io.BytesIO(data))
         if max_pixels is not None and image.width * image.height > max_pixels:
             raise BadImage(f"it has {image.width} x {image.height} pixels, more than {max_pixels / 1e6:.0f} million")
@@ -124,17 +134,6 @@ def decode_image(
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
         raise BadImage(f"{type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _pillow_limit(max_pixels: int | None) -> Iterator[None]:
-    """Lift Pillow's limit of pixels, a value of the process, where another one is given."""
-    limit = Image.MAX_IMAGE_PIXELS
-    try:
-        Image.MAX_IMAGE_PIXELS = limit if max_pixels is None else None
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = limit
 
 
 def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:
@@ -224,9 +223,8 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
         source = f"A label in {listed}"
     names = names or in_order(set(labels))
     places = _places(names, set(labels), source)
-    return LabelledImages(
-        storage, names, [(e, places[label]) for e, label in zip(entries, labels, strict=True)], left_out
-    )
+    samples = [(e, places[label]) for e, label in zip(entries, labels, strict=True)]
+    return LabelledImages(storage, names, samples, left_out)
 
 
 def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[str] | None = None) -> LabelledImages:
@@ -267,12 +265,13 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
     """Return the labels of each listed file, the classes if each has a column, and the line of each file."""
     table, columns = root / f"{split}.csv", None
     if table.is_file():
-        rows = list(csv.reader(read_lines(table)))
+        lines = numbered_lines(table)
+        rows = list(csv.reader(lines.values()))
         headless = bool(rows) and is_image(rows[0][0])
         if not rows or not (len(rows[0]) == 2 if headless else len(rows[0]) > 1):
             raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
         _, *columns = ["file", "labels"] if headless else rows.pop(0)
-        numbers = list(numbered_lines(table))[-len(rows) :]
+        numbers = list(lines)[-len(rows) :]
         if bad := [row for row in rows if len(row) != 1 + len(columns)]:
             raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
         if len(columns) == 1:
@@ -285,8 +284,8 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         table = table.with_suffix(".txt")
         if not table.is_file():
             raise FileNotFoundError(f"A list of labels must exist as {root / split}.csv or {table}.")
-        numbers = list(numbered_lines(table))
-        rows = [line.split("\t" if "\t" in line else None) for line in read_lines(table)]
+        numbers = numbered_lines(table)
+        rows = [line.split("\t" if "\t" in line else None) for line in numbers.values()]
     if not rows:
         raise ValueError(f"{table} must list images, got an empty file.")
     # A name may begin with the folder of the split.
@@ -398,11 +397,6 @@ def read_classes(path: Path) -> list[str]:
     """Return the names of classes in a list. Raises ValueError for a name on two lines."""
     lines = numbered_lines(path)
     return list(_lines_of(path, lines, lines.values()))
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of `numbered_lines`."""
-    return list(numbered_lines(path).values())
 
 
 def numbered_lines(path: Path) -> dict[int, str]:

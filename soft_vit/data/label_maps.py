@@ -4,7 +4,6 @@ The label map of `images/<split>/NAME.jpg` is `annotations/<split>/NAME.png`, in
 1604.01685) that of `leftImg8bit/<split>/CITY/NAME_leftImg8bit.png` is `gtFine/<split>/CITY/NAME_gtFine_labelIds.png`.
 """
 
-import csv
 import io
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,8 +16,9 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from soft_vit.data.archives import FolderStorage, StoredFile, path_below
-from soft_vit.data.images import BadImage, decode_image, is_image, named, read_classes, read_lines
+from soft_vit.data.images import BadImage, is_image, load_image, named, numbered_lines, read_classes
 from soft_vit.ops.numerics import check_choice
+from soft_vit.text_tables import read_csv
 
 IGNORED = 255
 """The label of an unlabelled pixel, on disk and in memory."""
@@ -42,8 +42,7 @@ class LabelSet(NamedTuple):
 def label_set(name: str) -> LabelSet:
     """Return the classes of a data set by name, see `LABEL_SETS`."""
     check_choice("labels", name, LABEL_SETS)
-    with Path(__file__).with_name("label_sets.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["labels"] == name]
+    rows = [row for row in read_csv(Path(__file__).with_name("label_sets.csv")) if row["labels"] == name]
     colors = np.array([list(bytes.fromhex(row["color"])) for row in rows], np.uint8)
     return LabelSet(tuple(row["name"] for row in rows), tuple(int(row["value"]) for row in rows), colors)
 
@@ -76,14 +75,9 @@ class LabelMaps:
         options: of `decode_image`.
         """
         labels = self.load_labels(pair[1])
-        image = self.load_image(pair[0], size=labels.shape, **options)
+        image = load_image(self.images, pair[0], size=labels.shape, **options)
         check_size(pair[1], labels, image)
         return image, labels
-
-    def load_image(self, entry: StoredFile, **options: Any) -> Image.Image:
-        """Return an image in RGB. Raises BadImage. options: of `decode_image`."""
-        with named(entry):
-            return decode_image(self.images.read(entry), **options)
 
     def load_labels(self, entry: StoredFile) -> np.ndarray:
         """Return the classes of a label map, uint8 `[H, W]`, 255 for unlabelled pixels. Raises BadImage."""
@@ -175,11 +169,8 @@ def find_label_maps(
         folders, end, map_end = ("leftImg8bit", "gtFine"), "_leftImg8bit", "_gtFine_labelIds.png"
     places = [root / kind / split for kind in folders] if ann_dir is None else [root, path_below(root, ann_dir)]
     images, maps = map(FolderStorage, places)
-    pairs = [
-        (file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end))
-        for file in images.entries()
-        if is_image(file.name)
-    ]
+    listed = [file for file in images.entries() if is_image(file.name)]
+    pairs = [(file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end)) for file in listed]
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     pairs = [pair for pair in pairs if pair[1].name not in missing]
     if not pairs:
@@ -224,7 +215,7 @@ def _listed_classes(root: Path, known: LabelSet | None = None) -> list[str]:
         return read_classes(listed)
     if ade.is_file():
         # Columns Idx, Ratio, Train, Val, Stuff, Name; synonyms follow a name.
-        rows = [line.split("\t") for line in read_lines(ade)[1:]]
+        rows = [line.split("\t") for line in list(numbered_lines(ade).values())[1:]]
         return [row[-1].split(",")[0].strip() for row in rows]
     if known is not None:
         return list(known.names)

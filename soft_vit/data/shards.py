@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from soft_vit.data.archives import StoredFile, TarStorage
-from soft_vit.data.images import decode_image, is_image, named, read_lines
+from soft_vit.data.images import is_image, load_image, numbered_lines
 
 
 class Shards:
@@ -28,7 +28,8 @@ class Shards:
         if not paths:
             raise FileNotFoundError(f"{root} must hold shards {split}*.tar.")
         self.storages = [TarStorage(path) for path in paths]
-        self.classes = read_lines(root / "classes.txt") if (root / "classes.txt").is_file() else None
+        listed = root / "classes.txt"
+        self.classes = list(numbered_lines(listed).values()) if listed.is_file() else None
         self.samples: list[tuple[int, StoredFile, StoredFile]] = []
         for shard, storage in enumerate(self.storages):
             members: dict[str, dict[str, StoredFile]] = {}
@@ -52,8 +53,7 @@ class Shards:
     def image(self, index: int, bits: int | None = None) -> Image.Image:
         """Return an image in RGB. Raises BadImage if it cannot be read or decoded. bits: see `to_rgb`."""
         shard, entry, _ = self.samples[index]
-        with named(entry):
-            return decode_image(self.storages[shard].read(entry), bits=bits)
+        return load_image(self.storages[shard], entry, bits=bits)
 
     def label(self, index: int) -> int:
         """Return the index of the class of an image. Raises ValueError for one outside of the classes."""

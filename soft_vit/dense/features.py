@@ -10,13 +10,11 @@ import torch
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from timm.layers import Format, LayerNorm2d, nhwc_to
-from timm.models import FeatureInfo
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages, start_spec
-from soft_vit.text_tables import one_line
 from soft_vit.weights.load import fit, load_into
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec, usable
@@ -36,8 +34,8 @@ class TimmFeatures(nn.Module):
     Options that the file of checkpoint_path records replace the model's own, and kwargs replace both.
 
     The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
-    with the mean and std of their images. Raises ValueError for a model or an option that timm rejects, for a model
-    without such maps, and if frozen_stages exceeds the number of stages.
+    with the mean and std of their images. Raises ValueError for a model without such maps, and if
+    frozen_stages exceeds the number of stages.
     """
 
     def __init__(
@@ -60,20 +58,20 @@ class TimmFeatures(nn.Module):
         self.norm_eval = norm_eval
         self.spec = _noted_spec(self.source)
         self._kwargs = kwargs = self.spec.arguments(kwargs)
-        try:
-            with torch.device("meta"):
-                likeness = timm.create_model(model_name, features_only=True, **kwargs)
-            if hasattr(getattr(likeness, "model", None), "dynamic_img_size"):
-                # A plain ViT takes images of one size by default.
-                self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
-            if out_indices is None:
-                out_indices = _indices_from(min_stride, likeness.feature_info)
-            # timm returns the maps in the order of the stages, each once.
-            indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
-            self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
-        except (RuntimeError, TypeError, ValueError, AssertionError, IndexError) as error:
-            options = {"out_indices": out_indices, **kwargs}
-            raise ValueError(f"{model_name!r} must make feature maps with {options}: {one_line(error)}.") from error
+        with torch.device("meta"):
+            likeness = timm.create_model(model_name, features_only=True, **kwargs)
+        if hasattr(getattr(likeness, "model", None), "dynamic_img_size"):
+            # A plain ViT takes images of one size by default.
+            self._kwargs = {"dynamic_img_size": True, "dynamic_img_pad": True, **kwargs}
+        if out_indices is None:
+            info = likeness.feature_info
+            strides = dict(zip(info.out_indices, info.reduction(), strict=True))
+            out_indices = [index for index, stride in strides.items() if stride >= min_stride]
+            if not out_indices:
+                raise ValueError(f"{model_name} needs maps of stride {min_stride} or more, got {[*strides.values()]}.")
+        # timm returns the maps in the order of the stages, each once.
+        indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
+        self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
@@ -131,12 +129,3 @@ def _noted_spec(source: str) -> ModelSpec:
         return ModelSpec()
     spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")
     return replace(spec, options={key: value for key, value in spec.arguments({}).items() if key not in fitted})
-
-
-def _indices_from(stride: int, info: FeatureInfo) -> list[int]:
-    """Return timm's indices of the maps with at least this stride."""
-    reductions = info.reduction()
-    indices = [index for index, reduction in zip(info.out_indices, reductions, strict=True) if reduction >= stride]
-    if not indices:
-        raise ValueError(f"a stride must be at least {stride}, got {', '.join(map(str, reductions))}")
-    return indices

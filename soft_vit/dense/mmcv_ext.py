@@ -49,19 +49,11 @@ def roi_align_backward(
 
 
 def _roi_align(
-    maps: Tensor,
-    rois: Tensor,
-    *,
-    aligned_height: int,
-    aligned_width: int,
-    spatial_scale: float,
-    sampling_ratio: int,
-    pool_mode: int,
-    aligned: bool,
+    maps: Tensor, rois: Tensor, *, pool_mode: int, aligned_height: int, aligned_width: int, **options: Any
 ) -> Tensor:
     if pool_mode != _AVERAGE:
         raise NotImplementedError("roi_align with pool_mode='max' needs the compiled mmcv; choose pool_mode='avg'.")
-    return ops.roi_align(maps, rois.to(maps), (aligned_height, aligned_width), spatial_scale, sampling_ratio, aligned)
+    return ops.roi_align(maps, rois.to(maps), (aligned_height, aligned_width), **options)
 
 
 def sigmoid_focal_loss_forward(
@@ -108,7 +100,6 @@ def _missing(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{name} needs the compiled mmcv, 2.1 built with MMCV_WITH_OPS=1.")
 
-    refuse.__name__ = refuse.__qualname__ = name
     return refuse
 
 

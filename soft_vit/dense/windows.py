@@ -152,10 +152,8 @@ def class_rows(
 
     The sums exist for one strip at a time, and the scores of a window, in the network's resolution, until its last row.
     """
-    y, x = (
-        (torch.arange(own, dtype=torch.float64, device=device) + 0.5) * (side / own)
-        for own, side in zip(size, seen, strict=True)
-    )
+    pairs = zip(size, seen, strict=True)
+    y, x = ((torch.arange(own, dtype=torch.float64, device=device) + 0.5) * (side / own) for own, side in pairs)
     waiting = [window for window in windows if first < size[0] and window.rows.stop > y[first]]
     live: list[Patch] = []
     height = max(_STRIP_BYTES // (4 * count * size[1]), 1)

@@ -35,7 +35,7 @@ from soft_vit.engine.hooks.attention_report import AttentionReportHook
 from soft_vit.engine.hooks.checkpoint import AtomicBackend, SafeCheckpointHook
 from soft_vit.engine.hooks.checks import RunChecksHook
 from soft_vit.engine.hooks.diagnostics import DiagnosticsHook
-from soft_vit.engine.hooks.pretraining import PretrainingReportHook, ProgressBarHook
+from soft_vit.engine.hooks.pretraining import PretrainingReportHook
 from soft_vit.engine.hooks.progress import JsonLinesBackend, ProgressLogProcessor, ShortHistoryHook
 from soft_vit.engine.hooks.summary import SummaryHook
 from soft_vit.engine.hooks.throughput import ThroughputHook

@@ -25,10 +25,7 @@ from soft_vit.resume.ranks import from_main
 from soft_vit.weights.spec import ModelSpec
 
 # Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
-_PIXELS = {
-    "mean": ("mean", IMAGENET_DEFAULT_MEAN, 255),
-    "std": ("std", IMAGENET_DEFAULT_STD, 255),
-}
+_PIXELS = {"mean": ("mean", IMAGENET_DEFAULT_MEAN, 255), "std": ("std", IMAGENET_DEFAULT_STD, 255)}
 _SHARES = {"image_mean": ("mean", IMAGENET_DEFAULT_MEAN, 1), "image_std": ("std", IMAGENET_DEFAULT_STD, 1)}
 _RECORDED: dict[str, dict[str, tuple[str, Any, float | None]]] = {
     "RecipeDataPreprocessor": _PIXELS,

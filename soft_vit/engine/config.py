@@ -41,7 +41,9 @@ def resolve(
     Raises FileNotFoundError for a missing file, and ValueError for an option that does not fit or is not read, and
     for values that contradict each other.
     """
-    cfg, earlier = merge(config, dict(options or {}), work_dir=work_dir, amp=amp, validate=validate, launcher=launcher)
+    cfg, earlier = merge(config, dict(options or {}), amp=amp, validate=validate)
+    cfg.work_dir = str(work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
+    cfg.launcher = launcher
     ask(cfg, earlier, resume=resume, tested=tested, notify=notify)
     check_task(cfg)
     fit(cfg, auto_scale_lr, notify)

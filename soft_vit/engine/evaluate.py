@@ -131,9 +131,11 @@ def evaluate(
 
     # 3. Run it.
     with traceback_in_log():
-        runner = build_runner(_under_another_name(cfg))
-        if classifies and data_root is None:
-            _match_classes(runner.test_dataloader.dataset, spec, _num_classes(runner.cfg))
+        # MMEngine copies the config to the work directory of the training.
+        path = Path(cfg.filename).with_stem(f"{Path(cfg.filename).stem}_test")
+        runner = build_runner(Config(cfg.to_dict(), cfg_text=cfg.text, filename=str(path)))
+        if data_root is None:
+            _match_classes(runner, spec)
         results = runner.test()
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
         metrics = {name: float(value) for name, value in results.items() if torch.as_tensor(value).numel() == 1}
@@ -145,7 +147,11 @@ def evaluate(
             asked = dict(config=config, model=model, weights=weights, ema=ema, data_root=data_root, tta=tta or None)
             asked |= dict(img_size=view and view.img_size, crop_pct=view and view.crop_pct)
             asked |= dict(pretrained=pretrained if named else None, scale=scale)
-            write_atomically(out, _json(metrics, asked).encode())
+            asked = {name: value for name, value in asked.items() if value is not None}
+            # JSON lacks NaN.
+            values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+            text = json.dumps({**values, **asked}, indent=2, allow_nan=False, default=str)
+            write_atomically(out, f"{text}\n".encode())
         if several and per_class is not None:
             values = ["" if math.isnan(ap) else f"{ap:.2f}" for ap in results["multi-label/AP_classwise"]]
             rows = zip(classes_of(runner.test_dataloader.dataset), values, strict=True)
@@ -189,14 +195,16 @@ def _use_timm_model(
     cfg.merge_from_dict({key: value for key, value in options.items() if key.startswith("model.")})
 
 
-def _match_classes(dataset: Any, spec: ModelSpec, num_classes: int) -> None:
+def _match_classes(runner: Runner, spec: ModelSpec) -> None:
     """Number the classes of the images as the model does.
 
-    Names that its weights do not record may be ImageNet's, if all classes of the images have those.
+    COCO categories may be numbered differently, and some may be missing. Classes of label maps must have the same
+    order. Names that the weights do not record may be ImageNet's, if all classes of the images have those.
     """
-    names = spec.class_names(num_classes)
+    dataset, names = runner.test_dataloader.dataset, spec.class_names(_num_classes(runner.cfg))
     if names and (spec.label_names or set(classes_of(dataset)) <= set(names)):
         match_classes(dataset, names, "the model")
+        runner.test_evaluator.dataset_meta = getattr(dataset, "metainfo", None)
 
 
 def _num_classes(cfg: Config) -> int:
@@ -219,12 +227,6 @@ def _as_list(evaluators: Any) -> list[dict[str, Any]]:
     return [evaluators] if isinstance(evaluators, dict) else list(evaluators or [])
 
 
-def _under_another_name(cfg: Config) -> Config:
-    """Return the config as `<name>_test.py`, because MMEngine copies it to the work directory of the training."""
-    path = Path(cfg.filename)
-    return Config(cfg.to_dict(), cfg_text=cfg.text, filename=str(path.with_name(f"{path.stem}_test{path.suffix}")))
-
-
 def metrics_table(metrics: Mapping[str, float]) -> str:
     """Return a line for each metric: 2 decimals for percent and rates, 0 for counts, 4 for others."""
 
@@ -232,13 +234,6 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
         return 0 if name == "images" else 2 if name.startswith(("accuracy/", "images_per_second")) else 4
 
     return "\n".join(f"{name}: {value:.{digits(name)}f}" for name, value in metrics.items())
-
-
-def _json(metrics: Mapping[str, float], asked: Mapping[str, Any]) -> str:
-    """Return the metrics as JSON, null for NaN, with the arguments of the test."""
-    values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    shown = {name: value for name, value in asked.items() if value is not None}
-    return json.dumps({**values, **shown}, indent=2, allow_nan=False, default=str) + "\n"
 
 
 def _write_counts(

@@ -21,14 +21,8 @@ _RATES = {"eta_min", "eta_max", "min_value", "min_lr", "warmup_lr"}
 
 def fit(cfg: Config, auto_scale_lr: bool, notify: Callable[[str], None]) -> None:
     """Fit a config to this machine, in place. auto_scale_lr: as if the config enabled it, see `scale_learning_rate`."""
-    _fit_processes(cfg)
-    _fit_loaders(cfg)
-    if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
-        scale_learning_rate(cfg, notify)
-
-
-def _fit_loaders(cfg: Config) -> None:
-    """Fit workers and pinned memory of data loaders."""
+    if cfg.launcher != "none" and not torch.cuda.is_available():
+        _fit_cpu_processes(cfg)
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
         workers = loader.get("num_workers", 0)
@@ -39,12 +33,12 @@ def _fit_loaders(cfg: Config) -> None:
             loader["persistent_workers"] = False
         if loader.get("pin_memory") and not torch.cuda.is_available():
             loader["pin_memory"] = False
+    if auto_scale_lr or (cfg.get("auto_scale_lr") or {}).get("enable"):
+        scale_learning_rate(cfg, notify)
 
 
-def _fit_processes(cfg: Config) -> None:
+def _fit_cpu_processes(cfg: Config) -> None:
     """Fit processes without GPUs; MMEngine assumes a GPU for each."""
-    if cfg.launcher == "none" or torch.cuda.is_available():
-        return
     # SyncBatchNorm needs GPUs; on CPUs each process keeps its own statistics.
     cfg.sync_bn = None
     wrapper = {"type": "MMDistributedDataParallel", **(cfg.get("model_wrapper_cfg") or {})}
@@ -56,15 +50,9 @@ def _fit_processes(cfg: Config) -> None:
 
 
 def start_processes(cfg: Config) -> None:
-    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started.
-
-    Raises ValueError for a launcher of processes without GPUs that is not torchrun.
-    """
-    if (launcher := cfg.get("launcher", "none")) == "none" or is_distributed():
+    """Start the process group of a config with a launcher, as MMEngine's Runner would, unless it is started."""
+    if cfg.get("launcher", "none") == "none" or is_distributed():
         return
-    if not torch.cuda.is_available() and (launcher != "pytorch" or "RANK" not in os.environ):
-        command = "torchrun --nproc_per_node N tools/train.py CONFIG --launcher pytorch"
-        raise ValueError(f"launcher must be pytorch under torchrun for CPU processes, got {launcher}; run `{command}`.")
     meeting = {}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # After a restart the launcher's store still holds the addresses of the processes before.
@@ -96,8 +84,6 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     processes = 1 if cfg.launcher == "none" else int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS", 1))
     images = processes * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
     optimizer = cfg.optim_wrapper.optimizer
-    if "lr" not in optimizer:
-        raise ValueError(f"optim_wrapper.optimizer.lr must be set to be scaled, got {dict(optimizer)}.")
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     schedulers = cfg.get("param_scheduler") or []
     for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:

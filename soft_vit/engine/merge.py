@@ -3,7 +3,6 @@
 import ast
 import inspect
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,13 +35,7 @@ _COUNTS |= {"val_interval"}
 
 
 def merge(
-    config: str | Path,
-    options: Mapping[str, Any],
-    *,
-    work_dir: str | Path | None = None,
-    amp: bool = False,
-    validate: bool = True,
-    launcher: str = "none",
+    config: str | Path, options: Mapping[str, Any], *, amp: bool = False, validate: bool = True
 ) -> tuple[Config, shared.Earlier]:
     """Return the config of a file with its options and flags, and the values that they replace.
 
@@ -56,8 +49,6 @@ def merge(
     shared.share(cfg, earlier)
     _check_paths(cfg, earlier)
 
-    cfg.work_dir = str(work_dir or cfg.get("work_dir") or Path("work_dirs") / Path(config).stem)
-    cfg.launcher = launcher
     _choose_loop(cfg)
     _complete_hooks(cfg)
     if amp:
@@ -136,22 +127,21 @@ def _history(path: Path) -> tuple[dict[str, list[Any]], set[str]]:
 
 def _values_set_in(path: Path) -> dict[str, Any]:
     """Return the shared values that a file itself sets."""
-    names, literals = shared.NAMES, {}
-    if path.suffix == ".py":
-        body = ast.parse(path.read_text()).body
-        targets = ((node, target) for node in body if isinstance(node, ast.Assign) for target in node.targets)
-        literals = {target.id: node.value for node, target in targets if getattr(target, "id", None) in names}
-        with suppress(ValueError):
-            # A file is read by MMEngine in a hundred times as long.
-            return {name: ast.literal_eval(value) for name, value in literals.items()}
-    cfg = _load_config(path)
-    return {name: cfg[name] for name in literals or names if name in cfg}
+    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    targets = {getattr(target, "id", None): node.value for node in assigned for target in node.targets}
+    literals = {name: targets[name] for name in shared.NAMES if name in targets}
+    try:
+        # A file is read by MMEngine in a hundred times as long.
+        return {name: ast.literal_eval(value) for name, value in literals.items()}
+    except ValueError:
+        cfg = _load_config(path)
+        return {name: cfg[name] for name in literals}
 
 
 def _bases(path: Path) -> list[Path]:
     """Return the files that a config is based on, in either of MMEngine's styles."""
     bases = [Path(_find_base(base, str(path))[0]) for base in Config._get_base_files(str(path))]
-    for block in ast.parse(path.read_text()).body if path.suffix == ".py" else ():
+    for block in ast.parse(path.read_text()).body:
         # `with read_base():`, in which one dot is the folder of the file. Packages of configs have no shared values.
         for node in block.body if isinstance(block, ast.With) else ():
             if isinstance(node, ast.ImportFrom) and node.level:
@@ -197,9 +187,6 @@ def _choose_loop(cfg: Config) -> None:
     if by_epoch is not None and loop.get("type") in (None, "ExactEpochLoop", "ExactIterLoop"):
         loop["type"] = "ExactEpochLoop" if by_epoch else "ExactIterLoop"
         loop.pop("max_iters" if by_epoch else "max_epochs", None)
-    lengths = {"ExactEpochLoop": "max_epochs", "ExactIterLoop": "max_iters"}
-    if (length := lengths.get(type_name(loop))) and (other := {"max_epochs", "max_iters"} & loop.keys() - {length}):
-        raise ValueError(f"train_cfg.{other.pop()} must be train_cfg.{length} for {type_name(loop)}.")
 
 
 def _complete_hooks(cfg: Config) -> None:
@@ -218,8 +205,8 @@ def _use_amp(cfg: Config) -> None:
     if kind not in ("OptimWrapper", "AmpOptimWrapper", "SafeOptimWrapper"):
         raise ValueError(f"optim_wrapper.type must be SafeOptimWrapper for --amp, got {kind}.")
     wrapper.type = "SafeOptimWrapper"
+    wrapper.pop("loss_scale", None)
     if wrapper.get("dtype") != "float16":
-        wrapper.pop("loss_scale", None)
         wrapper.dtype = "bfloat16"
 
 

@@ -81,22 +81,18 @@ class ClassificationMetric(BaseMetric):
         sums = torch.cat([torch.tensor([len(rows)]), rows[:, 2:].sum(0)])
         all_reduce(sums)
         if self.confusion:
-            self.confusion_table = self._count_pairs(rows)
+            # Of all processes, of which one may have seen no image.
+            classes = torch.tensor(self._num_classes)
+            all_reduce(classes, op="max")
+            pairs = (rows[:, 0] * classes + rows[:, 1]).long()
+            self.confusion_table = torch.bincount(pairs, minlength=int(classes) ** 2).reshape(int(classes), -1)
+            all_reduce(self.confusion_table)
         return self.compute_metrics(sums.tolist())
 
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
         """Return the metrics from the number of images, the sum of losses, and the hits for each k."""
         images, loss, *hits = results
         return dict(zip(self.names, [*(100 * hit / images for hit in hits), loss / images], strict=True))
-
-    def _count_pairs(self, rows: Tensor) -> Tensor:
-        """Return the `confusion_table` over all processes."""
-        count = torch.tensor(self._num_classes)
-        all_reduce(count, op="max")
-        pairs = (rows[:, 0] * count + rows[:, 1]).long()
-        table = torch.bincount(pairs, minlength=int(count) ** 2).reshape(int(count), int(count))
-        all_reduce(table)
-        return table
 
 
 @register(METRICS)

@@ -63,21 +63,11 @@ def pretrain(
     resume = "auto" if find_newest_checkpoint(out) else None
     _note(out / "pretrain.json", json.loads(json.dumps(noted, default=str)), resume is not None)
     warm_up = max(1, epochs // 10)
-    result = train(
-        CONFIG,
-        work_dir=out,
-        resume=resume,
-        amp=bf16,
-        launcher="pytorch" if "RANK" in os.environ else "none",
-        options={
-            "data_root": str(Path(images).expanduser()),
-            "train_dataloader.num_workers": workers,
-            "param_scheduler.0.end": warm_up,
-            "param_scheduler.1.begin": warm_up,
-            "custom_hooks": [{"type": "PretrainingReportHook", "command": command}, {"type": "ProgressBarHook"}],
-            **settings,
-        },
-    )
+    data = {"data_root": str(Path(images).expanduser()), "train_dataloader.num_workers": workers}
+    schedule = {"param_scheduler.0.end": warm_up, "param_scheduler.1.begin": warm_up}
+    report = {"custom_hooks": [{"type": "PretrainingReportHook", "command": command}]}
+    how = dict(work_dir=out, resume=resume, amp=bf16, launcher="pytorch" if "RANK" in os.environ else "none")
+    result = train(CONFIG, options={**data, **schedule, **report, **settings}, **how)
     if int(os.environ.get("RANK", 0)) == 0:
         print((out / "report.md").read_text())
     return result

@@ -55,16 +55,11 @@ class TrainResult:
     images: int
     checkpoint: Path | None
 
-    @property
-    def top1(self) -> float | None:
-        """Accuracy in percent; None if it was not measured."""
-        return self.metrics.get("accuracy/top1")
-
     def __str__(self) -> str:
-        if self.top1 is not None:
+        if (top1 := self.metrics.get("accuracy/top1")) is not None:
             average = self.metrics.get("ema/accuracy/top1")
             also = "" if average is None else f", {average:.2f} % with averaged weights,"
-            line = f"Final top-1 accuracy: {self.top1:.2f} %{also} on {self.images} held-out images."
+            line = f"Final top-1 accuracy: {top1:.2f} %{also} on {self.images} held-out images."
         elif self.metrics:
             values = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
             line = f"Final metrics on {self.images} held-out images: {values}."
@@ -111,7 +106,16 @@ def train(
             runner.logger.info(message)
         note_launchers(runner.work_dir)
         runner.train()
-    return _result(runner)
+    validated = runner.val_loop is not None
+    metrics = {
+        name.removeprefix("val/"): float(history.current())
+        for name, history in runner.message_hub.log_scalars.items()
+        if validated and name.startswith("val/") and name not in ("val/time", "val/data_time")
+    }
+    written = any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
+    resumed = runner.cfg.load_from if runner.cfg.get("resume") else None
+    last = runner.message_hub.get_info("last_ckpt") if written else resumed
+    return TrainResult(metrics, len(runner.val_dataloader.dataset) if validated else 0, last and Path(last))
 
 
 class _QuietRunner(Runner):
@@ -147,20 +151,3 @@ def traceback_in_log() -> Iterator[None]:
             if isinstance(handler, logging.FileHandler):
                 handler.handle(record)
         raise
-
-
-def _result(runner: Runner) -> TrainResult:
-    metrics = {
-        name.removeprefix("val/"): float(history.current())
-        for name, history in runner.message_hub.log_scalars.items()
-        if name.startswith("val/") and name not in ("val/time", "val/data_time")
-    }
-    validated = runner.val_loop is not None
-    written = any(getattr(hook, "last_ckpt", None) for hook in runner.hooks)
-    resumed = runner.cfg.load_from if runner.cfg.get("resume") else None
-    last = runner.message_hub.get_info("last_ckpt") if written else resumed
-    return TrainResult(
-        metrics=metrics if validated else {},
-        images=len(runner.val_dataloader.dataset) if validated else 0,
-        checkpoint=last and Path(last),
-    )

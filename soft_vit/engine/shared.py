@@ -70,8 +70,9 @@ def share(cfg: Config, earlier: Earlier) -> None:
         share_num_classes(cfg, earlier)
     _share_image_size(cfg, earlier)
     for name in sorted(earlier.replaced):
-        # A file may set a name of its own for its own entries.
+        # A file may set a name of its own for its own entries, which options may set to another value.
         own = len(earlier.values[name]) < 2 or any(cfg.get(name) in one.values() for at, one in entries(cfg) if at)
+        own |= any(option.endswith(f".{name}") for option in earlier.options)
         if not _reaches(cfg, name) and (name in earlier.options or not own):
             raise ValueError(f"An entry must read {name}, got {cfg.get(name)!r}, which none takes.")
 

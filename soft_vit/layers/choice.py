@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from soft_vit.layers.attention import ATTENTIONS
 from soft_vit.text_tables import read_csv
 
-SHIPPED = Path(__file__).with_name("atlas-fp32-pt2141-cpu-xeon.csv")
+SHIPPED = Path(__file__).with_name("atlas-fp32-pt2141-cpu-epyc.csv")
 GYM = Path(__file__).with_name("gym.csv")
 HEAD_DIM = "32"
 

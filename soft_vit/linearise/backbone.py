@@ -61,11 +61,6 @@ class Backbone(nn.Module):
         """Return the map (Y, X) of the tokens of images `[B, 3, H, W]`."""
         return x.shape[-2] // self.patch_size[0], x.shape[-1] // self.patch_size[1]
 
-    def check_size(self, size: int) -> None:
-        """ValueError unless patches divide the side of an image."""
-        if any(size < 1 or size % side for side in self.patch_size):
-            raise ValueError(f"size must be a multiple of the patch size {self.patch_size[0]}, got {size}.")
-
     def attention(self, block: int) -> Any:
         """Return the attention of a block."""
         parent, name = self.layers[block]
@@ -84,9 +79,9 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.of_timm:
             return self.model.forward_features(x)
-        given = {"interpolate_pos_encoding": True}
-        known = signature(self.model.forward).parameters
-        return self.model(pixel_values=x, **{name: v for name, v in given.items() if name in known}).last_hidden_state
+        resizes = "interpolate_pos_encoding" in signature(self.model.forward).parameters
+        given = {"interpolate_pos_encoding": True} if resizes else {}
+        return self.model(pixel_values=x, **given).last_hidden_state
 
 
 def first(result: Any) -> Tensor:

@@ -109,9 +109,8 @@ def token_errors(x: Tensor, y: Tensor, prefix: int = 0) -> Tensor:
     x, y = x.float(), y.float()
     scale = variance(y)
     parts = [part for part in ((x[:, :prefix], y[:, :prefix]), (x[:, prefix:], y[:, prefix:])) if part[0].shape[1]]
-    return torch.stack(
-        [relative_error(a, b, scale) + 1 - F.cosine_similarity(a, b, dim=-1).mean() for a, b in parts]
-    ).mean()
+    errors = [relative_error(a, b, scale) + 1 - F.cosine_similarity(a, b, dim=-1).mean() for a, b in parts]
+    return torch.stack(errors).mean()
 
 
 def neighbour_agreement(x: Tensor, y: Tensor, k: int = 5) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from soft_vit.data.archives import open_storage
-from soft_vit.data.images import BadImage, decode_image, is_image, named
+from soft_vit.data.images import BadImage, is_image, load_image
 
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
@@ -114,8 +114,7 @@ class UnlabelledImages(Dataset):
         first = index
         while True:
             try:
-                with named(entries[index]):
-                    return decode_image(self.storage.read(entries[index]))
+                return load_image(self.storage, entries[index])
             except BadImage as error:
                 index = (index + 1) % len(entries)
                 if index == first:

@@ -29,6 +29,8 @@ GROWTH, MAX_SIDE, ROUNDS = 1.4, 4096, 3
 
 MEASURES = ("error", "cosine", "agreement")
 PHASES = ("swap", "phase 1", "phase 2", "phase 3")
+WHO = ("teacher", "student")
+TEMPLATE = Path(__file__).with_name("report.md")
 
 Cost = dict[int, dict[str, tuple[float, int]]]
 """Seconds and peak bytes of teacher and student, by the side of the image."""
@@ -105,48 +107,35 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
     blocks = [phases[name]["blocks"] for name in phases]
     whole = [[name, *(f"{of[key]:.3f}" for key in MEASURES)] for name, of in phases.items()]
     by_block = [[block, *(f"{of[block]:.3f}" if block in of else "" for of in blocks)] for block in blocks[0]]
-    columns = [(who, place) for place in (0, 1) for who in ("teacher", "student")]
+    columns = [(who, place) for place in (0, 1) for who in WHO]
     costs = [[size, *(f"{cost[size][who][i] * (1000, 2**-20)[i]:.1f}" for who, i in columns)] for size in cost]
-    machine = machine_description(next(run.teacher.parameters()).device)
-    softmax = []
+    softmax = ""
     if "softmax" in run.history:
         found = {name: value for name, value in run.history["softmax"].items() if name != "kept"}
         choices = [[name, ", ".join(map(str, value[0])), f"{value[1]:.3f}"] for name, value in found.items()]
-        softmax = ["## Blocks that keep softmax\nThe error of the final tokens after the first phase."]
-        softmax += [markdown_table(["choice", "blocks", "error"], choices)]
-    options = "".join(f", {name}={value}" for name, value in run.options.items())
-    parts = [
-        f"# {run.teacher.source}, linearised\n`{run.kind}`{options} in {len(run.blocks or ())} of "
-        f"{len(run.teacher.layers)} blocks, from {count} images without labels. Phases of "
-        f"{', '.join(map(str, run.plan.steps))} steps of {run.plan.batch_size} images of "
-        f"{', '.join(map(str, run.plan.sizes))} pixels.",
-        f"```bash\n{command}\n```",
-        "## Errors\nOf the final tokens. `error`: squared error over the variance of the teacher's, plus one minus the "
-        "cosine; prefix tokens weigh one half. `cosine`: its mean. `agreement`: the share of the five nearest images "
-        "that teacher and student have in common.",
-        markdown_table(["after", *MEASURES], whole),
-        *_early_ends(run),
-        "Of each attention, on the tokens that the teacher gives it: squared error over the variance.",
-        markdown_table(["block", *phases], by_block),
-        *softmax,
-        f"## Features\nOf {min(COMPARED, count)} images, cut to squares. The picture shows principal components of the "
-        "teacher's patch tokens, those of the student in the same directions, and the cosine of both.",
-        markdown_table(["pixels", "tokens", *MEASURES], rows),
-        "![Features of teacher and student at three sizes](features.png)",
-        f"## Cost\nA forward pass of one image, {machine}. The student takes less time {crossover(cost, 0)}, and less "
-        f"memory {crossover(cost, 1)}.",
-        markdown_table(["pixels", "teacher (ms)", "student (ms)", "teacher (MiB)", "student (MiB)"], costs),
-        "![Errors of attentions by phase, time and memory by size](curves.png)\n",
-    ]
-    return "\n\n".join(parts)
+        softmax = "## Blocks that keep softmax\nThe error of the final tokens after the first phase.\n\n"
+        softmax += markdown_table(["choice", "blocks", "error"], choices) + "\n\n"
+    tables = {
+        "whole": markdown_table(["after", *MEASURES], whole),
+        "by_block": markdown_table(["block", *phases], by_block),
+        "features": markdown_table(["pixels", "tokens", *MEASURES], rows),
+        "costs": markdown_table(["pixels", *(f"{who} ({unit})" for unit in ("ms", "MiB") for who in WHO)], costs),
+    }
+    what = {"teacher": run.teacher.source, "kind": run.kind, "batch": run.plan.batch_size, "count": count}
+    what |= {"options": "".join(f", {name}={value}" for name, value in run.options.items())}
+    what |= {name: ", ".join(map(str, getattr(run.plan, name))) for name in ("steps", "sizes")}
+    what |= {"blocks": len(run.blocks or ()), "all_blocks": len(run.teacher.layers), "compared": min(COMPARED, count)}
+    what |= {"time": crossover(cost, 0), "memory": crossover(cost, 1), "ends": _early_ends(run), "softmax": softmax}
+    machine = machine_description(next(run.teacher.parameters()).device)
+    return TEMPLATE.read_text().format(**tables, **what, command=command, machine=machine)
 
 
-def _early_ends(run: Linearisation) -> list[str]:
-    """Return a sentence for each phase that did not end with the weights of its last step."""
+def _early_ends(run: Linearisation) -> str:
+    """Return a paragraph for each phase that did not end with the weights of its last step."""
     ends = zip(PHASES[1:], run.plan.ends, strict=True)
     kept = [(name, end, run.history.get(name, {}).get("step", end)) for name, end in ends]
-    text = "{} ended with the weights of step {}, which have the lowest error on sample images."
-    return [text.format(name.capitalize(), step) for name, end, step in kept if step != end]
+    text = "{} ended with the weights of step {}, which have the lowest error on sample images.\n\n"
+    return "".join(text.format(name.capitalize(), step) for name, end, step in kept if step != end)
 
 
 def _draw_curves(history: dict[str, Any], cost: Cost, path: Path) -> None:

@@ -35,6 +35,8 @@ from soft_vit.weights.spec import ModelSpec
 RANDOM_CHOICES = 4
 # Checks on held-out images within a phase; from half of them on, a phase that has made the error worse is stopped.
 CHECKS = 8
+# Steps between two checkpoints.
+SAVE_EVERY = 200
 # Share of the average of weights that a step keeps.
 MOMENTUM = 0.9
 
@@ -103,8 +105,9 @@ class Linearisation:
     """Of the present phase: its checks, the lowest error with its step and weights, and the average of weights."""
 
     def __post_init__(self) -> None:
-        for size in self.plan.sizes:
-            self.teacher.check_size(size)
+        patch = self.teacher.patch_size
+        if any(size < 1 or size % side for size in self.plan.sizes for side in patch):
+            raise ValueError(f"size must be a multiple of the patch size {patch[0]}, got {self.plan.sizes}.")
         self.teacher.requires_grad_(False).eval()
         # Weights of the new attentions, alike in all processes.
         with torch.random.fork_rng():
@@ -129,11 +132,7 @@ class Linearisation:
         return (p for block in self.blocks or () for p in self.student.attention(block).parameters())
 
     def fit(
-        self,
-        batches: Callable[[int], Iterator[Tensor]],
-        samples: Tensor,
-        checkpoint: str | Path | None = None,
-        save_every: int = 200,
+        self, batches: Callable[[int], Iterator[Tensor]], samples: Tensor, checkpoint: str | Path | None = None
     ) -> None:
         """Train all phases, from where the checkpoint stands.
 
@@ -142,7 +141,7 @@ class Linearisation:
         Checked are the weights of a step and their running average, since the errors of single steps go up and down.
         A phase ends with those of the lowest error, and stops, with a warning, if both have a larger one after half of
         its steps than before the first.
-        checkpoint: the file that is written every save_every steps; a run that stopped continues from it as if it had
+        checkpoint: the file that is written every `SAVE_EVERY` steps; a run that stopped continues from it as if it had
         not. It is also written when an image cannot be read, and after the step in which Ctrl-C or SIGTERM arrives in
         any process, which then ends all of them with code 75.
         Raises ValueError for a checkpoint of another run, and for gradients that are not finite.
@@ -201,7 +200,7 @@ class Linearisation:
                     # The next phase has another learning rate, and the first one other parameters.
                     optimizer = None if self.step == self.plan.ends[0] else optimizer
                 asked = stop.is_asked()
-                if path is not None and (asked or self.step in self.plan.ends or self.step % save_every == 0):
+                if path is not None and (asked or self.step in self.plan.ends or self.step % SAVE_EVERY == 0):
                     self._save(path, optimizer)
                 if asked:
                     stop.leave()

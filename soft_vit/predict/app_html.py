@@ -68,9 +68,8 @@ def maps_html(look: Look, picture: Image.Image, place: tuple[float, float]) -> s
 def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, float]) -> str:
     title = f"Stage {layer.stage}, layer {layer.layer}: {layer.probe.attention}"
     if layer.matrix is None:
-        return _section(
-            title, message("This attention is not linear in its values, so an attention matrix does not exist.")
-        )
+        why = "This attention is not linear in its values, so an attention matrix does not exist."
+        return _section(title, message(why))
     weights, side = layer.row(place), layer.side
     small = picture.resize((PANEL_SIDE, PANEL_SIDE))
     panels = [("mean", weights.mean(0))] if len(weights) > 1 else []

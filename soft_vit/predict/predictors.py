@@ -229,14 +229,12 @@ class ConfigPredictor:
         found = [result for tile in bar for result in self._predict([image.crop(tile)])]
         boxes = np.concatenate([one.boxes + np.tile(tiles[i, :2], 2) for i, one in enumerate(found)])
         owners = np.repeat(np.arange(len(tiles)), [len(one.labels) for one in found])
-        scores, labels = (
-            np.array([value for one in found for value in getattr(one, name)]) for name in ("scores", "labels")
-        )
+        scores = np.array([score for one in found for score in one.scores])
+        labels = np.array([label for one in found for label in one.labels])
         kept = merge_boxes(tiles.astype(float), owners, boxes, scores, labels)
         labels = labels[kept].tolist()
-        return Instances(
-            boxes[kept], labels, [class_name(self.names, label) for label in labels], scores[kept].tolist()
-        )
+        names = [class_name(self.names, label) for label in labels]
+        return Instances(boxes[kept], labels, names, scores[kept].tolist())
 
     def _note_shrinking(self, image: Image.Image, seen: Tensor) -> None:
         height, width = seen.shape[-2:]
@@ -334,6 +332,5 @@ def load_predictor(
     require_device(shared["device"])
     if model is not None:
         return TimmPredictor(model, checkpoint=checkpoint, pretrained=pretrained, **shared)
-    return ConfigPredictor(
-        config, checkpoint, score_thr=score_thr, options=options, scale=scale, tiles=tiles, overlap=overlap, **shared
-    )
+    of_config = dict(score_thr=score_thr, options=options, scale=scale, tiles=tiles, overlap=overlap)
+    return ConfigPredictor(config, checkpoint, **of_config, **shared)

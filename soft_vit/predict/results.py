@@ -106,32 +106,24 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
     classes. score_thr: lowest score of an instance. topk: number of classes for an image.
     """
     if "pred_sem_seg" in sample:
-        classes = _array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64)
-        return class_map(classes, names)
+        return class_map(_array(sample.pred_sem_seg.data).squeeze(0).astype(np.int64), names)
     if "pred_instances" in sample:
-        return _instances(sample.pred_instances, names, score_thr)
+        found = sample.pred_instances
+        scores = _array(found.scores).astype(np.float64)
+        boxes = _array(found.bboxes).astype(np.float64).reshape(-1, 4)
+        order = np.argsort(-scores, kind="stable")
+        # NaN compares as false, so NaN scores are left out too.
+        order = order[(scores[order] >= score_thr) & np.isfinite(boxes[order]).all(axis=1)]
+        labels = _array(found.labels)[order].tolist()
+        masks = _array(found.masks)[order].astype(bool) if "masks" in found else None
+        shown = [class_name(names, label) for label in labels]
+        return Instances(boxes[order], labels, shown, scores[order].tolist(), masks)
     return ranked_classes(sample.pred_score, names, topk)
 
 
 def class_map(classes: np.ndarray, names: Sequence[str]) -> ClassMap:
     """Return classes `[H, W]` with the names of all."""
     return ClassMap(classes, [class_name(names, index) for index in range(max(len(names), int(classes.max()) + 1))])
-
-
-def _instances(found: Any, names: Sequence[str], score_thr: float) -> Instances:
-    scores = _array(found.scores).astype(np.float64)
-    boxes = _array(found.bboxes).astype(np.float64).reshape(-1, 4)
-    order = np.argsort(-scores, kind="stable")
-    # NaN compares as false, so NaN scores are left out too.
-    order = order[(scores[order] >= score_thr) & np.isfinite(boxes[order]).all(axis=1)]
-    labels = _array(found.labels)[order].tolist()
-    return Instances(
-        boxes=boxes[order],
-        labels=labels,
-        names=[class_name(names, label) for label in labels],
-        scores=scores[order].tolist(),
-        masks=_array(found.masks)[order].astype(bool) if "masks" in found else None,
-    )
 
 
 def class_name(names: Sequence[str], index: int) -> str:

@@ -18,18 +18,16 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.probe.matrix import attention_matrix, watch_attention
 from soft_vit.probe.spectrum import cumulative_singular_values
 from studies.claims.matrices import SOFT, SOFT_NORM
-from studies.claims.table import Finding, claim, mean_and_spread, share, verdict
+from studies.claims.table import Finding, claim, share, verdict
+from studies.figures import over_seeds
 from studies.gym import TASKS, Task
 from studies.gym.training import GymModel, Run, test, tests, training_steps
 
 SEEDS = (0, 1)
 # Steps and learning rate with which softmax attention learns each task in about a minute.
 SCHEDULES = {"recall": (200, 5e-3), "rank": (100, 5e-3), "listops": (600, 3e-3)}
-TASK_OPTIONS = {
-    "recall": dict(num_tokens=36, difficulty=6),
-    "rank": dict(num_tokens=36),
-    "listops": dict(num_tokens=128, difficulty=3),
-}
+TASK_OPTIONS = {"recall": dict(num_tokens=36, difficulty=6), "rank": dict(num_tokens=36)}
+TASK_OPTIONS["listops"] = dict(num_tokens=128, difficulty=3)
 OTHERS = ("nystrom", "linformer", "performer", "linear")
 
 Scores = dict[str, list[float]]
@@ -75,7 +73,7 @@ def on_both(*kinds: str, **contenders: tuple[str, dict[str, Any]]) -> dict[str, 
 
 
 def listed(found: Mapping[str, Sequence[float]]) -> str:
-    return ", ".join(f"{name} {mean_and_spread(values)}" for name, values in found.items())
+    return ", ".join(f"{name} {over_seeds([100 * value for value in values], 0)}" for name, values in found.items())
 
 
 def listed_by_task(found: Mapping[str, Scores]) -> str:

@@ -200,9 +200,8 @@ def spectra() -> Finding:
     plain, normal = [], []
     for side in (14, 28):
         q = soft_queries(side)
-        bottleneck = pooled(q, side, 7)
         for largest, options in ((plain, {}), (normal, NORMALISED)):
-            largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, bottleneck, **options), 2)))
+            largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, pooled(q, side, 7), **options), 2)))
     found = (
         f"Largest singular value at N = 196 and 784, 49 bottleneck tokens: plain {plain[0]:.1f} and {plain[1]:.1f}, "
         f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, but still proportional to N. "
@@ -408,9 +407,7 @@ def rank_of_linear() -> Finding:
     matrices = {"softmax": torch.softmax(q @ k.mT * 32**-0.5, -1)}
     matrices |= {"linear": q @ phi.mT, "linear, weighted": q @ (weight * phi).mT}
     ranks = {name: int(torch.linalg.matrix_rank(matrix, rtol=1e-10)) for name, matrix in matrices.items()}
-    of_matrix = {
-        name: float(effective_rank(matrix / matrix.sum(-1, keepdim=True))) for name, matrix in matrices.items()
-    }
+    of_matrix = {name: float(effective_rank(a / a.sum(-1, keepdim=True))) for name, a in matrices.items()}
     buffers = [float(effective_rank(keys.mT @ v)) for keys in (phi, weight * phi)]
     found = (
         f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
@@ -455,22 +452,20 @@ def injectivity() -> Finding:
     torch.manual_seed(0)
     q, k = torch.randn(2, 128, 32, dtype=torch.float64)
 
-    def distance(rows) -> float:
-        """Return the largest L1 distance between the weights of a query and of its double, over all queries."""
-        return float((rows(2 * q) - rows(q)).abs().sum(-1).max())
+    def products(q: Tensor) -> Tensor:
+        return relu_features(q) @ relu_features(k).mT
 
-    def linear(q: Tensor) -> Tensor:
-        products = relu_features(q) @ relu_features(k).mT
-        return products / products.sum(-1, keepdim=True)
-
-    def subtracted(q: Tensor) -> Tensor:
-        products = relu_features(q) @ relu_features(k).mT
-        return products - products.mean(-1, keepdim=True) + 1 / 128
-
-    softmax = distance(lambda q: torch.softmax(q @ k.mT * 32**-0.5, -1))
+    rows = {
+        "softmax": lambda q: torch.softmax(q @ k.mT * 32**-0.5, -1),
+        "linear": lambda q: products(q) / products(q).sum(-1, keepdim=True),
+        "subtracted": lambda q: products(q) - products(q).mean(-1, keepdim=True) + 1 / 128,
+    }
+    # The largest L1 distance between the weights of a query and of its double, over all queries.
+    distances = {name: float((of(2 * q) - of(q)).abs().sum(-1).max()) for name, of in rows.items()}
+    softmax, linear, subtracted = distances.values()
     found = (
-        f"A query and its double: distance of their rows {softmax:.2f} for softmax, {distance(linear):.0e} for linear "
-        f"attention with ReLU, {distance(subtracted):.0f} where the mean is subtracted instead of dividing. Local "
+        f"A query and its double: distance of their rows {softmax:.2f} for softmax, {linear:.0e} for linear "
+        f"attention with ReLU, {subtracted:.0f} where the mean is subtracted instead of dividing. Local "
         f"bias needs a model trained on images."
     )
-    return Finding(verdict(False, distance(linear) < 1e-9 < softmax), found)
+    return Finding(verdict(False, linear < 1e-9 < softmax), found)

@@ -2,12 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
 from inspect import cleandoc
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.timer import time_in_turn
 from soft_vit.text_tables import markdown_table
@@ -15,19 +14,16 @@ from soft_vit.text_tables import markdown_table
 Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check: a verdict and its figures in a few sentences."""
 
     verdict: Verdict
     found: str
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A claim, its source, and the function that checks it."""
 
-    number: int
     text: str
     source: str
     check: Callable[[], Finding]
@@ -45,18 +41,10 @@ def claim(number: int, source: str) -> Callable[[Callable[[], Finding]], Callabl
 
     def enter(check: Callable[[], Finding]) -> Callable[[], Finding]:
         text = cleandoc(check.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-        CLAIMS[number] = Claim(number, text, source, check)
+        CLAIMS[number] = Claim(text, source, check)
         return check
 
     return enter
-
-
-def check(number: int, date: str, machine: str) -> Entry:
-    """Run the check of a claim, and return its entry."""
-    began = time.process_time()
-    finding = CLAIMS[number].check()
-    seconds = round(time.process_time() - began, 1)
-    return {**asdict(finding), "cpu_seconds": seconds, "date": date, "machine": machine}
 
 
 def load_entries(path: Path) -> dict[int, Entry]:
@@ -64,11 +52,6 @@ def load_entries(path: Path) -> dict[int, Entry]:
     if not path.exists():
         return {}
     return {int(number): entry for number, entry in json.loads(path.read_text()).items()}
-
-
-def entries_as_json(entries: Mapping[int, Entry]) -> str:
-    """Return the JSON text that `load_entries` reads."""
-    return json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
 
 
 def claims_table(entries: Mapping[int, Entry]) -> str:
@@ -106,9 +89,3 @@ def share(flags: Iterable[bool]) -> Verdict:
     """Return the verdict on a claim with several parts, from whether each part holds."""
     flags = list(flags)
     return verdict(all(flags), any(flags))
-
-
-def mean_and_spread(values: Sequence[float]) -> str:
-    """Return percentages as "mean (lowest to highest)"."""
-    mean, low, high = (100 * value for value in (sum(values) / len(values), min(values), max(values)))
-    return f"{mean:.0f} ({low:.0f} to {high:.0f})"

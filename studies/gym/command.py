@@ -12,6 +12,7 @@ exist. At Ctrl-C or SIGTERM, the runs that have begun are finished and saved.
 import shlex
 from collections.abc import Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 from soft_vit.cli import ArgumentParser
@@ -20,28 +21,29 @@ from soft_vit.probe.cost import machine_description
 from soft_vit.weights.files import write_atomically
 from studies.gym import TASKS
 from studies.gym.report import merged_csv, read_cells, report, results_csv
-from studies.gym.study import Cell, Study, parse_kind
+from studies.gym.study import STEPS, Study, parse_kind
+from studies.gym.training import Run
 
 
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m studies gym")
-    parser.add_argument(
-        "--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS)
-    )
-    parser.add_argument(
-        "--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, such as soft:sampling=avg"
-    )
-    parser.add_argument("--seeds", type=int, default=3, help="runs per task and attention")
-    parser.add_argument("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
-    parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
-    parser.add_argument("--jobs", type=int, default=1, help="single-threaded processes")
-    parser.add_argument("--out", type=Path, default=Path("gym"), help="folder of the runs (default: gym)")
-    parser.add_argument("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
+    add = parser.add_argument
+    add("--tasks", nargs="+", default=["all"], choices=["all", *TASKS], metavar="TASK", help=", ".join(TASKS))
+    add("--kinds", nargs="+", default=["all"], metavar="KIND", help="attentions with options, as soft:sampling=avg")
+    add("--seeds", type=int, default=3, help="runs per task and attention")
+    add("--num-tokens", type=int, nargs="+", metavar="N", help="(default: the task's own)")
+    add("--no-train", action="store_true", help="only report the runs that exist")
+    add("--jobs", type=int, default=1, help="single-threaded processes")
+    add("--out", type=Path, default=Path("gym"), help="folder of the runs (default: gym)")
+    add("--into", type=Path, metavar="FILE", help="also add the runs to this table of runs")
     args = parser.parse_args(argv)
     tasks = list(TASKS) if "all" in args.tasks else args.tasks
     kinds = [parse_kind(kind) for kind in (ATTENTIONS if "all" in args.kinds else args.kinds)]
     sizes = [{"num_tokens": size} for size in args.num_tokens or ()] or [{}]
-    cells = [Cell(task, kind, size, options) for task in tasks for size in sizes for kind, options in kinds]
+    cells = [
+        Run(task, kind, 0, 0.0, STEPS[task], task_options=size, attention_options=options)
+        for task, size, (kind, options) in product(tasks, sizes, kinds)
+    ]
     study = Study(args.out, cells, args.seeds)
     # The report names the command that measured, which is the one without --no-train.
     command = shlex.join(["python", "-m", "studies", "gym", *(word for word in argv if word != "--no-train")])

@@ -13,13 +13,6 @@ import numpy as np
 from studies.gym.task import NOT_ASKED, Batch, Task, square_map
 
 
-def patches(images: np.ndarray, side: int) -> np.ndarray:
-    """Return the patches of images `[B, H, W]` as tokens `[B, H / side * W / side, side * side]`, row by row."""
-    B, H, W = images.shape
-    tokens = images.reshape(B, H // side, side, W // side, side).swapaxes(2, 3)
-    return np.ascontiguousarray(tokens.reshape(B, -1, side * side), dtype=np.float32)
-
-
 class FarPair(Task):
     """A map of small drawings, of which one in the first column and one in the last are framed.
 
@@ -111,14 +104,10 @@ class Pathfinder(Task):
             yes, no = (np.flatnonzero(alone & (crossed[bright] == on_it)) for on_it in (True, False))
             asked = min(len(yes), len(no))
             label.flat[rng.permutation(yes)[:asked]], label.flat[rng.permutation(no)[:asked]] = 1, 0
-        return Batch(self._tokens(images), labels.reshape(count, -1))
-
-    def _tokens(self, images: np.ndarray) -> np.ndarray:
-        """Return each patch with a border of two pixels, which shows where its curve continues: `[B, N, 64]`."""
-        B, side = len(images), self.feat_size[0]
+        # Each patch has a border of two pixels, which shows where its curve continues.
         padded = np.pad(images, ((0, 0), (2, 2), (2, 2)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (8, 8), axis=(1, 2))[:, :: self.PATCH, :: self.PATCH]
-        return np.ascontiguousarray(windows).reshape(B, side * side, 64)
+        return Batch(np.ascontiguousarray(windows).reshape(count, side * side, 64), labels.reshape(count, -1))
 
     @staticmethod
     def _draw_dot(image: np.ndarray, place: tuple[int, int], brightness: float) -> None:
@@ -196,8 +185,8 @@ class Digits(Task):
     source: ClassVar[str] = "permuted MNIST, arXiv 1504.00941"
 
     num_classes = 10
-    PATCH = 4
-    num_features = PATCH * PATCH + 1
+    # The pixels of a patch, and whether it asks.
+    num_features = 17
 
     def __init__(self, num_tokens: int = 49, difficulty: int = 1) -> None:
         if num_tokens != 49:
@@ -215,7 +204,8 @@ class Digits(Task):
         images, digits = mnist_subset()
         chosen = np.flatnonzero((np.arange(len(digits)) % 5 == 0) == self.is_held_out)
         index = rng.choice(chosen, size=count)
-        tokens = patches(images[index], self.PATCH)[:, self.order]
+        # Patches of 4 x 4 pixels, row by row.
+        tokens = images[index].reshape(count, 7, 4, 7, 4).swapaxes(2, 3).reshape(count, 49, 16)[:, self.order]
         asks = np.zeros((count, 49, 1), np.float32)
         # The corner of an image is empty. It asks, wherever the shuffled order puts it.
         place = int(np.flatnonzero(self.order == 0)[0])

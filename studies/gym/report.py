@@ -15,7 +15,7 @@ import numpy as np
 from soft_vit.cli import literal
 from soft_vit.text_tables import csv_table, markdown_table
 from studies.gym import NOT_ASKED, TASKS, Batch
-from studies.gym.study import Cell, Study
+from studies.gym.study import Study
 from studies.gym.training import Result, tests
 
 REACHED = 0.9
@@ -49,17 +49,17 @@ Scores = Mapping[tuple[str, str], Score]
 
 def results_csv(study: Study) -> str:
     """Return CSV with a row for each run that exists."""
-    rows = [_csv_row(cell, result) for cell in study.cells for result in study.results(cell)]
+    rows = [_csv_row(result) for cell in study.cells for result in study.results(cell)]
     return csv_table(CSV_COLUMNS, [[row[column] for column in CSV_COLUMNS] for row in rows])
 
 
-def _csv_row(cell: Cell, result: Result) -> dict[str, Any]:
+def _csv_row(result: Result) -> dict[str, Any]:
     def figure(value: float | None) -> str | None:
         return None if value is None else f"{value:.4g}"
 
     return {
         **asdict(result.run),
-        "kind": cell.kind,
+        "kind": result.run.kind,
         "num_tokens": result.num_tokens,
         "difficulty": result.run.task_options.get("difficulty"),
         "accuracy": figure(result.accuracy[-1]),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,64 +23,37 @@ PILOT_TASK = "rank"
 # The seeds of a study's runs are small numbers.
 PILOT_SEED = 10**7
 
-# Steps and batch size, enough for softmax attention to learn and for seeds to agree on the order of attentions.
-SCHEDULES = {
-    "recall": (120, 32),
-    "far_pair": (800, 32),
-    "pathfinder": (600, 32),
-    "mirror": (360, 32),
-    "rank": (60, 32),
-    "maze": (300, 32),
-    "listops": (300, 32),
-    "digits": (100, 32),
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the table of results: a task and an attention, each with options."""
-
-    task: str
-    attention: str
-    task_options: dict[str, Any] = field(default_factory=dict)
-    attention_options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """The attention with its options, as `parse_kind` reads it, such as soft:sampling=avg."""
-        options = ",".join(f"{name}={value}" for name, value in sorted(self.attention_options.items()))
-        return f"{self.attention}:{options}" if options else self.attention
-
-    def run(self, seed: int, lr: float, divisor: int = 1) -> Run:
-        """Return a run of this cell with the steps of its task, divided by divisor."""
-        steps, batch_size = SCHEDULES[self.task]
-        options = self.task_options, self.attention_options
-        return Run(self.task, self.attention, seed, lr, steps // divisor, batch_size, *options)
+# Enough for softmax attention to learn and for seeds to agree on the order of attentions.
+STEPS = {"recall": 120, "far_pair": 800, "pathfinder": 600, "mirror": 360, "rank": 60, "maze": 300, "listops": 300}
+STEPS["digits"] = 100
 
 
 @dataclass
 class Study:
-    """Cells that are each run with the same number of seeds. Each result is a file in `<out>/runs`."""
+    """Cells that are each run with the same number of seeds. Each result is a file in `<out>/runs`.
+
+    A cell is a run, whose seed and learning rate do not matter, for a task and an attention with options.
+    """
 
     out: Path
-    cells: Sequence[Cell]
+    cells: Sequence[Run]
     seeds: int = 3
 
-    def path(self, cell: Cell, name: str) -> Path:
+    def path(self, cell: Run, name: str) -> Path:
         task = "-".join([cell.task, *(str(value) for value in cell.task_options.values())])
         return self.out / "runs" / task / cell.kind.replace(":", "@") / f"{name}.json"
 
-    def pilots(self, cell: Cell) -> dict[Path, Run]:
+    def pilots(self, cell: Run) -> dict[Path, Run]:
         """Return the pilots of a cell's attention by path: one run per learning rate, with a third of the steps."""
-        pilot = replace(cell, task=PILOT_TASK, task_options={})
-        return {self.path(pilot, f"pilot-{lr:g}"): pilot.run(PILOT_SEED, lr, divisor=3) for lr in LEARNING_RATES}
+        pilot = replace(cell, task=PILOT_TASK, seed=PILOT_SEED, steps=STEPS[PILOT_TASK] // 3, task_options={})
+        return {self.path(pilot, f"pilot-{lr:g}"): replace(pilot, lr=lr) for lr in LEARNING_RATES}
 
-    def runs(self, cell: Cell) -> dict[Path, Run]:
+    def runs(self, cell: Run) -> dict[Path, Run]:
         """Return the runs of all seeds by path, at the best learning rate of the pilots, which must have ended."""
-        best = min(map(Result.load, self.pilots(cell)), key=lambda result: result.loss[-1])
-        return {self.path(cell, f"seed{seed}"): cell.run(seed, best.run.lr) for seed in range(self.seeds)}
+        best = min(map(Result.load, self.pilots(cell)), key=lambda result: result.loss[-1]).run.lr
+        return {self.path(cell, f"seed{seed}"): replace(cell, seed=seed, lr=best) for seed in range(self.seeds)}
 
-    def results(self, cell: Cell) -> list[Result]:
+    def results(self, cell: Run) -> list[Result]:
         """Return the results that exist, one per seed."""
         paths = (self.path(cell, f"seed{seed}") for seed in range(self.seeds))
         return [Result.load(path) for path in paths if path.exists()]
@@ -93,7 +66,7 @@ class Study:
         with other settings, or if another process trains in the folder.
         """
         for cell in self.cells:
-            make_model(TASKS[cell.task](**cell.task_options), cell.run(0, LEARNING_RATES[0]))
+            make_model(TASKS[cell.task](**cell.task_options), cell)
         pool, stop = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin_worker), Stop()
         with only_run_in(self.out), listening(), pool:
             try:

@@ -126,7 +126,10 @@ class Maze(Task):
         labels: list[np.ndarray] = []
         while len(inputs) < count:
             free = rng.random((4 * count, *self.feat_size)) >= self.walls
-            start = self._start(rng, free)
+            # One free cell of each map.
+            flat = free.reshape(len(free), -1)
+            place = (rng.random(flat.shape) * flat).argmax(axis=1)
+            start = (np.arange(flat.shape[1]) == place[:, None]).reshape(free.shape) & free
             reached = flood(free, start)
             for cells, mark, inside in zip(free, start, reached, strict=True):
                 yes, no = np.flatnonzero(inside & ~mark), np.flatnonzero(cells & ~inside)
@@ -138,13 +141,6 @@ class Maze(Task):
                 inputs.append(np.stack([~cells, cells, mark], axis=-1).reshape(-1, 3))
                 labels.append(label)
         return Batch(np.stack(inputs).astype(np.float32), np.stack(labels))
-
-    @staticmethod
-    def _start(rng: np.random.Generator, free: np.ndarray) -> np.ndarray:
-        """Return a boolean map that is true at one free cell of each map."""
-        flat = free.reshape(len(free), -1)
-        place = (rng.random(flat.shape) * flat).argmax(axis=1)
-        return (np.arange(flat.shape[1]) == place[:, None]).reshape(free.shape) & free
 
 
 def flood(free: np.ndarray, start: np.ndarray) -> np.ndarray:

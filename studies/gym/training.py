@@ -40,6 +40,12 @@ class Run:
     task_options: dict[str, Any] = field(default_factory=dict)
     attention_options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> str:
+        """The attention with its options, as `parse_kind` reads it, such as soft:sampling=avg."""
+        options = ",".join(f"{name}={value}" for name, value in sorted(self.attention_options.items()))
+        return f"{self.attention}:{options}" if options else self.attention
+
 
 @dataclass
 class Result:

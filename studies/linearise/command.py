@@ -8,6 +8,7 @@ where it stopped. OUT.md and OUT.csv are written at the end; --no-train writes t
 
 import json
 import shlex
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -24,6 +25,7 @@ from soft_vit.layers.vit_attention import check_options
 from soft_vit.probe.cost import machine_description
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import write_atomically
+from studies.figures import over_seeds
 from studies.gym.study import parse_kind
 from studies.linearise.students import Judge, Result, Run, linearise, load_teacher
 from studies.linearise.tasks import TASKS
@@ -54,26 +56,19 @@ MARGIN = 10
 """Points above chance that `none` may reach."""
 
 
-def study_runs(
-    tasks: Sequence[str],
-    kinds: Sequence[str],
-    variants: Sequence[str],
-    seeds: int,
-    steps: Sequence[int],
-    rate: float | None = None,
-) -> list[Run]:
+def study_runs(args: Namespace) -> list[Run]:
     """Return the runs, seed by seed, so that a study that is stopped early has whole tables of fewer seeds.
 
     Raises ValueError for an unknown attention or option.
     """
     runs = []
-    for seed, variant, task, kind in product(range(seeds), variants, tasks, kinds):
+    for seed, variant, task, kind in product(range(args.seeds), args.variants, args.tasks, args.kinds):
         options, keep = VARIANTS[variant]
         # A teacher of few blocks has no variant that keeps them all.
         if (not options or kind not in PLAIN_ALONE) and keep < TASKS[task].depth:
             name = f"{kind}:{options}" if options else kind
-            runs.append(Run(task, name, keep, seed, *steps, rate2=rate or TASKS[task].rate))
-            check_options(*parse_kind(runs[-1].kind))
+            runs.append(Run(task, name, keep, seed, *args.steps, rate2=args.rate or TASKS[task].rate))
+            check_options(*parse_kind(name))
     return runs
 
 
@@ -103,9 +98,8 @@ def train(runs: Iterable[Run], out: Path) -> None:
 
 
 def _share(group: Sequence[Result]) -> str:
-    """Return the mean over seeds of the share of the teacher's accuracy, in percent, and its range."""
-    values = [100 * result["accuracy"][0] / result["teacher"][0] for result in group]
-    return f"{fmean(values):.1f}" + f" ({min(values):.1f} to {max(values):.1f})" * (len(values) > 1)
+    """Return the share of the teacher's accuracy, in percent."""
+    return over_seeds([100 * result["accuracy"][0] / result["teacher"][0] for result in group])
 
 
 def _cells(group: Sequence[Result], columns: Iterable[tuple[str, int]]) -> list[str]:
@@ -143,15 +137,6 @@ def report_task(task: str, results: dict[Run, Result]) -> str:
     return "\n\n".join([text, *(markdown_table(*table) for table in tables)])
 
 
-def write_report(results: dict[Run, Result], out: Path, command: str) -> None:
-    """Write OUT.md and OUT.csv."""
-    tasks = dict.fromkeys(run.task for run in results)
-    parts = [report_task(task, {run: result for run, result in results.items() if run.task == task}) for task in tasks]
-    rows = [{**asdict(run), **found} for run, found in results.items()]
-    case = "means over seeds (lowest to highest), in percent; lists are over sides of 1x, 2x, 4x, or over blocks"
-    Report("Linearised without labels", case, parts, rows, {}).write(out, command, machine_description())
-
-
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m studies linearise")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="(default: all)")
@@ -163,16 +148,17 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--no-train", action="store_true", help="only report the runs that exist")
     parser.add_argument("--out", type=Path, default=Path("linearised"), metavar="PREFIX", help="(default: %(default)s)")
     args = parser.parse_args(argv)
-    runs = study_runs(args.tasks, args.kinds, args.variants, args.seeds, args.steps, args.rate)
+    runs = study_runs(args)
     if not args.no_train:
         torch.set_num_threads(1)
         train(runs, args.out)
+    groups: dict[str, dict[Run, Result]] = {}
+    for run, result in read_results(Path(f"{args.out}.jsonl")).items():
+        if ([run.steps1, run.steps2], run.rate2) == (args.steps, args.rate or TASKS[run.task].rate):
+            groups.setdefault(run.task, {})[run] = result
     command = shlex.join(["python", "-m", "studies", "linearise", *(word for word in argv if word != "--no-train")])
-    results = read_results(Path(f"{args.out}.jsonl"))
-    found = {
-        run: result
-        for run, result in results.items()
-        if ([run.steps1, run.steps2], run.rate2) == (args.steps, args.rate or TASKS[run.task].rate)
-    }
-    write_report(found, args.out, command)
+    parts = [report_task(task, results) for task, results in groups.items()]
+    rows = [{**asdict(run), **found} for results in groups.values() for run, found in results.items()]
+    case = "means over seeds (lowest to highest), in percent; lists are over sides of 1x, 2x, 4x, or over blocks"
+    Report("Linearised without labels", case, parts, rows, {}).write(args.out, command, machine_description())
     print(f"Written: {args.out}.md and .csv.")

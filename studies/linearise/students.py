@@ -74,16 +74,14 @@ def load_teacher(task: Task, path: Path) -> VisionTransformer:
     if task.overlaps:
         side = task.patch
         teacher.patch_embed.proj = nn.Conv2d(task.in_chans, 64, 2 * side, stride=side, padding=side // 2)
-    if path.exists():
-        load_into(teacher, path)
-        return teacher.eval()
-    batches = [(side, count) for side, steps, count in task.plan for _ in range(steps)]
-    descend = one_cycle(teacher, RATE, len(batches), decay=0.01)
-    for step, (side, count) in enumerate(tqdm(batches, desc="teacher", unit="step")):
-        images, _, targets = task.sample(step, count, side)
-        descend(F.cross_entropy(teacher(images).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save(teacher.state_dict()))
+    if not path.exists():
+        batches = [(side, count) for side, steps, count in task.plan for _ in range(steps)]
+        descend = one_cycle(teacher, RATE, len(batches), decay=0.01)
+        for step, (side, count) in enumerate(tqdm(batches, desc="teacher", unit="step")):
+            images, _, targets = task.sample(step, count, side)
+            descend(F.cross_entropy(teacher(images).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED))
+        write_atomically(path, save(teacher.state_dict()))
+    load_into(teacher, path)
     return teacher.eval()
 
 
@@ -138,9 +136,8 @@ def linearise(run: Run, judge: Judge) -> Result:
     """Train and judge a student. The images of the second phase are those of the first."""
     began, task = time.process_time(), judge.task
     pool = task.sample(run.seed + 10**5, run.images, task.side).images
-    order = torch.from_numpy(
-        np.random.default_rng(run.seed).integers(len(pool), size=(run.steps1 + run.steps2, run.batch_size))
-    )
+    steps = run.steps1 + run.steps2
+    order = torch.from_numpy(np.random.default_rng(run.seed).integers(len(pool), size=(steps, run.batch_size)))
     sides, rates = (task.side * task.patch,), (run.rate1, run.rate2)
     plan = Plan((run.steps1, run.steps2, 0), sides, run.batch_size, rates, intermediates=(), seed=run.seed)
     kind, options = parse_kind(run.kind)

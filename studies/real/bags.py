@@ -17,15 +17,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.large import peak_gigabytes
-from benchmarks.timer import use_threads
 from soft_vit.data.features import read_features, write_features
 from soft_vit.engine.metrics import AreaUnderCurve
 from soft_vit.engine.models.bags import BagClassifier
 from soft_vit.predict.extract import TimmFeatures
 from studies.descent import one_cycle
-from studies.real.data import unpack_fashion
-from studies.real.runs import cpu_clock
-from studies.real.training import SEEDS, items
+from studies.real.data import items
+from studies.real.runs import SEEDS
 
 MODEL, IMAGES = "soft_plus_pico.fashion", 20_000
 """The model of the features, and how many training images they are of."""
@@ -40,7 +38,6 @@ BAG_RUNS = [*(f"{pool}_{seed}" for seed, pool in product(SEEDS, POOLINGS)), *(f"
 
 def instances(root: Path, split: str) -> tuple[Tensor, Tensor]:
     """Return features `[n, C]` and classes `[n]` of a split, which are computed once."""
-    unpack_fashion(root)
     path, (images, classes) = root / "runs" / "bags" / f"{split}.safetensors", items(root, split)
     if not path.exists():
         features = TimmFeatures(MODEL)
@@ -53,10 +50,8 @@ def instances(root: Path, split: str) -> tuple[Tensor, Tensor]:
 
 def draw(classes: Tensor, count: int, seed: int) -> tuple[list[np.ndarray], Tensor]:
     """Return the instances of bags, of which every second one holds a shirt, and whether they do, `[count]`."""
-    rng, (others, shirts) = (
-        np.random.default_rng(seed),
-        (np.flatnonzero(own) for own in (classes != SHIRT, classes == SHIRT)),
-    )
+    rng, is_shirt = np.random.default_rng(seed), (classes == SHIRT).numpy()
+    others, shirts = np.flatnonzero(~is_shirt), np.flatnonzero(is_shirt)
     bags = [rng.choice(others, rng.integers(*LENGTHS, endpoint=True)) for _ in range(count)]
     for bag in bags[1::2]:
         bag[rng.integers(len(bag))] = rng.choice(shirts)
@@ -74,31 +69,29 @@ def learn_bags(name: str, root: Path) -> dict[str, Any]:
     if name.startswith("cost_"):
         command = [sys.executable, "-m", "studies.real.bags", name.removeprefix("cost_")]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    with cpu_clock(root / "runs" / "bags" / name) as minutes:
-        (features, classes), (tests, test_classes) = (instances(root, split) for split in ("train", "test"))
-        bags, labels = draw(classes, BAGS, int(seed))
-        model = new_model(pool, features.shape[1], int(seed))
-        steps, rng = EPOCHS * -(-BAGS // BATCH), np.random.default_rng(int(seed))
-        descend = one_cycle(model, RATE, steps, decay=0.05, clip=5.0)
-        for _ in range(EPOCHS):
-            for chosen in torch.from_numpy(rng.permutation(BAGS)).split(BATCH):
-                descend(nn.functional.cross_entropy(model([features[bags[i]] for i in chosen]), labels[chosen]))
-        bags, labels = draw(test_classes, BAGS, 1000)
-        with torch.no_grad():
-            scores = torch.cat([model.eval()([tests[bag]]) for bag in bags])
-        area = AreaUnderCurve().compute_metrics([*zip(scores.softmax(1), labels.tolist(), strict=True)])["auc"]
-        accuracy = 100 * (scores.argmax(1) == labels).float().mean().item()
-        return {"pool": pool, "seed": int(seed), "accuracy": accuracy, "auc": area, "cpu_minutes": minutes()}
+    (features, classes), (tests, test_classes) = (instances(root, split) for split in ("train", "test"))
+    bags, labels = draw(classes, BAGS, int(seed))
+    model = new_model(pool, features.shape[1], int(seed))
+    rng = np.random.default_rng(int(seed))
+    descend = one_cycle(model, RATE, EPOCHS * -(-BAGS // BATCH), decay=0.05, clip=5.0)
+    for _ in range(EPOCHS):
+        for chosen in torch.from_numpy(rng.permutation(BAGS)).split(BATCH):
+            descend(nn.functional.cross_entropy(model([features[bags[i]] for i in chosen]), labels[chosen]))
+    bags, labels = draw(test_classes, BAGS, 1000)
+    with torch.no_grad():
+        scores = torch.cat([model.eval()([tests[bag]]) for bag in bags])
+    area = AreaUnderCurve().compute_metrics([*zip(scores.softmax(1), labels.tolist(), strict=True)])["auc"]
+    accuracy = 100 * (scores.argmax(1) == labels).float().mean().item()
+    return {"pool": pool, "seed": int(seed), "accuracy": accuracy, "auc": area}
 
 
 def cost(pool: str) -> dict[str, Any]:
     """Return CPU seconds of a forward and a backward of one large bag, and the GB that this process has taken."""
-    use_threads(1)
+    torch.set_num_threads(1)
     model = new_model(pool, 160, 0)
     x, start = torch.randn(LARGE, 160), time.process_time()
     model([x]).sum().backward()
-    seconds = time.process_time() - start
-    return {"pool": pool, "seconds": seconds, "gigabytes": peak_gigabytes(), "cpu_minutes": time.process_time() / 60}
+    return {"pool": pool, "seconds": time.process_time() - start, "gigabytes": peak_gigabytes()}
 
 
 if __name__ == "__main__":

@@ -49,11 +49,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("part", choices=tuple(PARTS), help="what to measure")
     parser.add_argument("--data", type=Path, required=True, metavar="ROOT", help="the folder of unpacked packages")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="runs (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--out", type=Path, default=runs.RESULTS, help="(default: studies/results/real)")
     args = parser.parse_args(argv)
     names, measure = PARTS[args.part]
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     # An exception, so that the clock of a run notes its time when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in args.only or names:
@@ -61,5 +60,7 @@ def main(argv: Sequence[str]) -> None:
             parser.error(f"--only must name runs of {', '.join(names)}, got {name}")
         if not (args.out / args.part / f"{name}.json").exists():
             command = shlex.join(["python", "-m", "studies", "real", args.part, "--data", "ROOT", "--only", name])
-            runs.save(args.part, name, measure(name, args.data), command, args.out)
+            with runs.cpu_clock(args.data / "runs" / args.part / name) as minutes:
+                found = measure(name, args.data)
+            runs.save(args.part, name, found | {"cpu_minutes": minutes()}, command, args.out)
             print(f"Written: {args.out / args.part / name}.json", flush=True)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 from tqdm import tqdm
 
+from soft_vit.engine.data.named import find_named_images
 from soft_vit.weights.files import write_atomically
 
 STAMPS, WALLPAPERS = "usr/share/tuxpaint/stamps", "usr/share/wallpapers"
@@ -58,8 +60,14 @@ def unpack_fashion(root: Path) -> None:
     for path in sorted((root / FASHION).glob("*.gz")):
         out = root / "FashionMNIST" / "raw" / path.stem
         if not out.exists():
-            out.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(out, gzip.decompress(path.read_bytes()))
+
+
+def items(root: Path, split: str) -> tuple[Tensor, Tensor]:
+    """Return the items of a split of Fashion-MNIST, uint8 `[n, 28, 28]`, and their classes `[n]`."""
+    unpack_fashion(root)
+    source = find_named_images("torch/fashion_mnist", root, split).source
+    return source.data, source.targets
 
 
 def photographs(root: Path) -> Iterator[tuple[str, int, Path]]:

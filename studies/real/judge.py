@@ -1,7 +1,6 @@
 """How much of a teacher a student keeps, on pictures that were held out, and what a probe reads from their features."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -76,12 +75,6 @@ class Judge:
         } | {f"cosine/{source}": values.mean().item() for source, values in of_sources}
 
 
-def cell_batches(root: Path, backbone: Backbone, size: int) -> Iterator[Tensor]:
-    """Yield all solar cells in order, `[B, 3, size, size]`, normalised."""
-    images = UnlabelledImages(solar_cells(root).paths[0].parent, backbone.mean, backbone.std)
-    yield from images.samples(len(images), size).split(BATCH)
-
-
 @torch.no_grad()
 def probe(root: Path, backbone: Backbone, size: int) -> Found:
     """Return the accuracy in percent with which defects are read from frozen features of test cells.
@@ -90,9 +83,9 @@ def probe(root: Path, backbone: Backbone, size: int) -> Found:
     training cells'. ridge: a linear regression of -1 and 1. neighbours: a vote of the five nearest by cosine.
     """
     cells = solar_cells(root)
-    features = []
-    for x in cell_batches(root, backbone, size):
-        features.append(backbone(x)[:, -math.prod(backbone.feat_size(x)) :].mean(1))
+    images = UnlabelledImages(cells.paths[0].parent, backbone.mean, backbone.std)
+    batches = images.samples(len(images), size).split(BATCH)
+    features = [backbone(x)[:, -math.prod(backbone.feat_size(x)) :].mean(1) for x in batches]
     return read_defects(torch.cat(features), cells.grades > 0.5, cells.is_test)
 
 

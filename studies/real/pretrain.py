@@ -2,14 +2,12 @@
 
 A run is `DATA_MODEL_BEGIN_LABELS_SEED`. `pretrain` has no labels, `tuned` begins with its weights, `short` does not,
 and `scratch` takes the steps of both with labels. `averaged` is `tuned` after predicting features of the running
-average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention
-type in one pyramid.
+average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention type in one pyramid.
 """
 
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +19,11 @@ from torch import Tensor, nn
 
 from soft_vit.engine.models.masked import MaskedImageModel
 from soft_vit.layers import ATTENTIONS
-from soft_vit.models import PYRAMID_MODELS
+from soft_vit.models import model_name
 from soft_vit.weights.files import write_atomically
 from studies.descent import one_cycle
-from studies.real.data import solar_cells, unpack_fashion
-from studies.real.runs import cpu_clock
-from studies.real.training import SEEDS, items
+from studies.real.data import items, solar_cells
+from studies.real.runs import SEEDS
 
 PRETRAINED = ("soft_plus_pico", "softmax_pyramid_pico", "mila_pyramid_pico")
 SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
@@ -38,8 +35,7 @@ STEPS, GYM_STEPS = (600, 200), (240, 80)
 """Without labels, and with them."""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A run with labels, of `pretrain`, or of the gym: see this file for begin."""
 
     data: str
@@ -49,25 +45,19 @@ class Trial:
     labels: str = "all"
 
 
-BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch"), LABELS)]
+BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch", "averaged"), LABELS)]
 PRETRAIN_RUNS = {
     f"{data}_{model}_{begin}_{labels}_{seed}": Trial(data, model, begin, seed, labels)
-    for seed, data, model, (begin, labels) in product(SEEDS, SETTINGS, PRETRAINED, BEGINNINGS)
+    for seed, model, data, (begin, labels) in product(SEEDS, PRETRAINED, SETTINGS, BEGINNINGS)
+    if begin != "averaged" or model == PRETRAINED[0]
 }
-PRETRAIN_RUNS |= {
-    f"{data}_{PRETRAINED[0]}_averaged_{labels}_{seed}": Trial(data, PRETRAINED[0], "averaged", seed, labels)
-    for seed, data, labels in product(SEEDS, SETTINGS, LABELS)
-}
-for kind in ATTENTIONS:
-    for name in {f"{kind}_pyramid_pico", f"{kind}_pico"} & PYRAMID_MODELS.keys():
-        PRETRAIN_RUNS[f"gym_{kind}_0"] = Trial("fashion", name, "gym", 0, "1000")
+PRETRAIN_RUNS |= {f"gym_{kind}_0": Trial("fashion", model_name(kind, "pico"), "gym", 0, "1000") for kind in ATTENTIONS}
 
 
 def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
     """Return images of a data set, uint8 `[n, H, W]` at its size, and classes `[n]`, those of cells grades by types."""
     side = SETTINGS[data][0]
     if data == "fashion":
-        unpack_fashion(root)
         images, labels = items(root, "test" if test else "train")
         return F.interpolate(images[:, None], side, mode="bilinear")[:, 0], labels
     cells = solar_cells(root)
@@ -151,14 +141,13 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     trial = PRETRAIN_RUNS[name]
     is_gym = trial.begin == "gym"
     first, second = GYM_STEPS if is_gym else STEPS
-    found: dict[str, Any] = {**vars(trial), "steps": [first, second], "batch": BATCH}
-    with cpu_clock(root / "runs" / "pretrain" / name) as minutes:
-        if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
-            model, found["loss"] = without_labels(trial, root, first)
-        labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}
-        for begin, steps in labelled.items():
-            if trial.begin == begin or (is_gym and begin != "averaged"):
-                pretrained = begin in ("tuned", "averaged")
-                network, decay = (model.model, LAYER_DECAY) if pretrained else (masked_model(trial).model, 1.0)
-                found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
-        return found | {"cpu_minutes": minutes()}
+    found: dict[str, Any] = {**trial._asdict(), "steps": [first, second], "batch": BATCH}
+    if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
+        model, found["loss"] = without_labels(trial, root, first)
+    labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}
+    for begin, steps in labelled.items():
+        if trial.begin == begin or (is_gym and begin != "averaged"):
+            pretrained = begin in ("tuned", "averaged")
+            network, decay = (model.model, LAYER_DECAY) if pretrained else (masked_model(trial).model, 1.0)
+            found[begin if is_gym else "accuracy"] = with_labels(trial, root, network, steps, decay)
+    return found

@@ -23,12 +23,10 @@ from soft_vit.linearise.report import pca_colours
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
-from studies.real.data import photographs, unpack_fashion
+from studies.real.data import items, photographs
 from studies.real.judge import THRESHOLD
-from studies.real.runs import cpu_clock
 from studies.real.students import STUDENTS
 from studies.real.teacher import load_teacher, saliency_of
-from studies.real.training import items
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "photo.jpg"
 PHOTO, STUDENT, SIZE, ROUNDS = "ColorfulCups", "hedgehog_224_varied", (840, 1344), 5
@@ -50,19 +48,18 @@ def see_photo(name: str, root: Path) -> dict[str, Any]:
     x = normalize(to_tensor(image), list(teacher.mean), list(teacher.std))[None]
     grid = teacher.feat_size(x)
     steps = {"softmax": partial(teacher, x), kind: partial(student, x)}
-    with cpu_clock(root / "runs" / "photo") as minutes:
-        timings = measure(steps, "inference", dict.fromkeys(steps, 1), ROUNDS, "cpu")
-        a, b = teacher(x), student(x)
-        salient, also = (saliency_of(tokens, decoder, grid, SIZE) > THRESHOLD for tokens in (a, b))
-        found: dict[str, Any] = {"photo": PHOTO, "size": SIZE, "student": name, "tokens": grid[0] * grid[1]}
-        found["seconds"] = {each.target: each.time for each in timings}
-        found["cosine"] = F.cosine_similarity(a, b, dim=-1).mean().item()
-        found["overlap"] = float((salient & also).sum() / (salient | also).sum().clamp(min=1))
-        maps = [colours.reshape(*grid, 3) for colours in pca_colours(*(y[0, -grid[0] * grid[1] :] for y in (a, b)))]
-        labels = ["{} x {} pixels, {tokens} tokens".format(*SIZE, **found)]
-        labels += [f"{each.target}: {each.time.median:.1f} s" for each in timings if each.time]
-        save_panels([image, *(to_pil_image(np.uint8(255 * colours)) for colours in maps)], labels)
-        return found | {"cpu_minutes": minutes()}
+    timings = measure(steps, "inference", 1, ROUNDS, "cpu")
+    a, b = teacher(x), student(x)
+    salient, also = (saliency_of(tokens, decoder, grid, SIZE) > THRESHOLD for tokens in (a, b))
+    found: dict[str, Any] = {"photo": PHOTO, "size": SIZE, "student": name, "tokens": grid[0] * grid[1]}
+    found["seconds"] = {each.target: each.time for each in timings}
+    found["cosine"] = F.cosine_similarity(a, b, dim=-1).mean().item()
+    found["overlap"] = float((salient & also).sum() / (salient | also).sum().clamp(min=1))
+    maps = [colours.reshape(*grid, 3) for colours in pca_colours(*(y[0, -grid[0] * grid[1] :] for y in (a, b)))]
+    labels = ["{} x {} pixels, {tokens} tokens".format(*SIZE, **found)]
+    labels += [f"{each.target}: {each.time.median:.1f} s" for each in timings if each.time]
+    save_panels([image, *(to_pil_image(np.uint8(255 * colours)) for colours in maps)], labels)
+    return found
 
 
 def save_panels(panels: Sequence[Image.Image], labels: Sequence[str]) -> None:
@@ -81,7 +78,6 @@ def deploy(name: str, root: Path) -> dict[str, Any]:
 
     Both are None for a format whose runtime this machine lacks. name: of a format, with `_int8` for 8 bits.
     """
-    unpack_fashion(root)
     format, int8, _ = name.partition("_int8")
     source = load_export_model(DEPLOYED)
     transform: Any = create_transform(**resolve_model_data_config(timm.create_model(DEPLOYED)))

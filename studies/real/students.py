@@ -1,10 +1,9 @@
 """Students of the real teacher: what each is, and a run of one."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -17,7 +16,6 @@ from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
 from studies.real.data import write_photographs
 from studies.real.judge import Judge, held_out, probe
-from studies.real.runs import cpu_clock
 from studies.real.teacher import compare_with_package, load_teacher
 
 CHECKED, JUDGED = 8, 32
@@ -31,8 +29,7 @@ COMPARED = 24
 PROBE_SIZE = 112
 
 
-@dataclass(frozen=True)
-class Student:
+class Student(NamedTuple):
     """A student: its kind with options, as `parse_kind` reads it, and its plan.
 
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
@@ -44,19 +41,15 @@ class Student:
     steps: tuple[int, int, int] = (150, 0, 0)
     lr: tuple[float, float] = Plan.lr
     intermediates: tuple[int, ...] = ()
-    match: Match = "outputs"
     after: str = ""
     keep: int = 0
     sizes: tuple[int, ...] = (112,)
     also: tuple[int, ...] = ()
     probed: bool = False
     batch_size: int = 16
-    seed: int = 0
     vary: bool = False
-
-    def plan(self) -> Plan:
-        how: Any = dict(lr=self.lr, intermediates=self.intermediates, match=self.match, seed=self.seed)
-        return Plan(self.steps, self.sizes, self.batch_size, **how)
+    match: Match = "outputs"
+    seed: int = 0
 
 
 def second(
@@ -64,11 +57,10 @@ def second(
 ) -> Student:
     """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
     kind, steps = STUDENTS[after].kind, (steps, 0) if isinstance(steps, int) else steps
-    return Student(kind, (0, *steps), (Plan.lr[0], lr), intermediates, after=after, **changes)
+    return Student(kind, (0, *steps), (Plan.lr[0], lr), intermediates, after, **changes)
 
 
 MIDDLE, EVERY = (3, 7), tuple(range(11))
-CONV, NORM = "qk_conv=True", "key_norm=instance"
 
 STUDENTS: dict[str, Student] = {
     "linear_150": Student(),
@@ -77,26 +69,22 @@ STUDENTS: dict[str, Student] = {
     "hedgehog_150_weights": Student("hedgehog", match="weights"),
     "mala_150": Student("mala"),
     "focused_150": Student("focused"),
-    "linear_150_conv": Student(f"linear:{CONV}"),
-    "linear_150_norm": Student(f"linear:{NORM}"),
-    "hedgehog_150_conv": Student(f"hedgehog:{CONV}"),
+    "linear_150_conv": Student("linear:qk_conv=True"),
+    "linear_150_norm": Student("linear:key_norm=instance"),
+    "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
     "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, Plan.lr[1])),
-    "linear_300": Student(steps=(300, 0, 0)),
-    "hedgehog_300": Student("hedgehog", steps=(300, 0, 0)),
-    "hedgehog_450_varied": Student("hedgehog", steps=(450, 0, 0), vary=True),
-    "hedgehog_600": Student("hedgehog", steps=(600, 0, 0)),
+    "hedgehog_300": Student("hedgehog", (300, 0, 0)),
+    "hedgehog_450": Student("hedgehog", (450, 0, 0)),
+    "hedgehog_450_varied": Student("hedgehog", (450, 0, 0), vary=True),
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
 STUDENTS |= {
     "linear_150_3e-4": second("linear_150", 150, 3e-4),
     "linear_150_1e-4": second("linear_150", 150, 1e-4),
-    "linear_150_3e-5": second("linear_150", 150, 3e-5),
     "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
-    "linear_150_3e-4_middle": second("linear_150", 150, 3e-4, MIDDLE),
     "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
     "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
     "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
-    "hedgehog_300_3e-5_all": second("hedgehog_300", 600, 3e-5, EVERY),
     "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
 }
@@ -107,47 +95,44 @@ STUDENTS |= {
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
     "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
-    "linear_224": second("linear_300", (300, 75), **FULL),
 }
-STUDENTS |= {f"{name}_seed{seed}": replace(STUDENTS[name], seed=seed) for seed, name in product((1, 2), SEEDED)}
+STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
 def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
-    folder = write_photographs(root) / "train"
-    pictures = UnlabelledImages(folder, teacher.mean, teacher.std, student.seed, student.vary)
-    with cpu_clock(state / name) as minutes:
-        run = Linearisation(teacher, kind, student.plan(), options=options, keep_softmax=student.keep)
-        if student.after:
-            before = read_checkpoint_file(state / student.after / "checkpoint.pth")
-            load_into(run.student, before["student"])
+    pictures = UnlabelledImages(
+        write_photographs(root) / "train", teacher.mean, teacher.std, student.seed, student.vary
+    )
+    how: Any = dict(lr=student.lr, intermediates=student.intermediates, match=student.match, seed=student.seed)
+    plan = Plan(student.steps, student.sizes, student.batch_size, **how)
+    run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
+    if student.after:
+        load_into(run.student, read_checkpoint_file(state / student.after / "checkpoint.pth")["student"])
 
-        def batches(start: int) -> Iterator[Tensor]:
-            # Other pictures than those of the student that it begins with.
-            first = sum(STUDENTS[student.after].steps) if student.after else 0
-            steps = range(first + start, first + run.plan.ends[2])
-            return pictures.batches(lambda step: run.plan.images(step - first), steps)
+    def batches(start: int) -> Iterator[Tensor]:
+        # Other pictures than those of the student that it begins with.
+        first = sum(STUDENTS[student.after].steps) if student.after else 0
+        steps = range(first + start, first + run.plan.ends[2])
+        return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
-        size = max(student.sizes)
-        run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
-        run.student.eval()
-        sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
-        judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
-        found: dict[str, Any] = {"student": asdict(student), "history": run.history, "judged": judged}
-        if student.probed:
-            found["probe"] = probe(root, run.student, PROBE_SIZE)
-            found["seen"] = Judge(root, teacher, decoder, size, JUDGED, "train").compare(run.student)
-        return found | {"cpu_minutes": minutes()}
+    size = max(student.sizes)
+    run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
+    run.student.eval()
+    sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
+    judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
+    found: dict[str, Any] = {"student": student._asdict(), "history": run.history, "judged": judged}
+    if student.probed:
+        found["probe"] = probe(root, run.student, PROBE_SIZE)
+        found["seen"] = Judge(root, teacher, decoder, size, JUDGED, "train").compare(run.student)
+    return found
 
 
 def measure_teacher(name: str, root: Path) -> dict[str, Any]:
     """Return how exactly the teacher was converted, and what a probe reads from its features."""
-    folder = write_photographs(root) / "held_out"
-    paths = sorted(folder.glob("*.jpg"))
+    paths = sorted((write_photographs(root) / "held_out").glob("*.jpg"))
     images = [Image.open(path).convert("RGB") for path in paths[:: len(paths) // COMPARED]]
-    with cpu_clock(root / "runs" / name) as minutes:
-        found = {"differences": compare_with_package(root, images), "pictures": len(images)}
-        found["probe"] = probe(root, load_teacher(root)[0], PROBE_SIZE)
-        return found | {"cpu_minutes": minutes()}
+    found = {"differences": compare_with_package(root, images), "pictures": len(images)}
+    return found | {"probe": probe(root, load_teacher(root)[0], PROBE_SIZE)}

@@ -88,15 +88,13 @@ def to_timm(weights: Mapping[str, np.ndarray], depth: int, size: int = SIZE, pat
     for end in ("weight", "bias"):
         state[f"patch_embed.proj.{end}"] = get(f"embeddings.patch_embeddings.projection.{end}")
         state[f"norm.{end}"] = get(f"layernorm.{end}")
-        for i in range(depth):
-            old, new = f"encoder.layer.{i}", f"blocks.{i}"
+    for old, new in ((f"encoder.layer.{i}", f"blocks.{i}") for i in range(depth)):
+        state |= {f"{new}.ls{j}.gamma": get(f"{old}.layer_scale{j}.lambda1") for j in (1, 2)}
+        for end in ("weight", "bias"):
             parts = [get(f"{old}.attention.attention.{part}.{end}") for part in ("query", "key", "value")]
             state[f"{new}.attn.qkv.{end}"] = torch.cat(parts)
             state |= {f"{new}.{own}.{end}": get(f"{old}.{given}.{end}") for given, own in LAYERS.items()}
             state |= {f"{new}.norm{j}.{end}": get(f"{old}.norm{j}.{end}") for j in (1, 2)}
-    for i in range(depth):
-        for j in (1, 2):
-            state[f"blocks.{i}.ls{j}.gamma"] = get(f"encoder.layer.{i}.layer_scale{j}.lambda1")
     return state
 
 

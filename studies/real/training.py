@@ -13,15 +13,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from soft_vit.engine import train
-from soft_vit.engine.data.named import find_named_images
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models.vit import vit_name
 from soft_vit.weights.files import RESOURCES
 from studies.descent import one_cycle
-from studies.real.data import solar_cells, unpack_fashion
-from studies.real.runs import cpu_clock
+from studies.real.data import items, solar_cells, unpack_fashion
+from studies.real.runs import SEEDS
 
-SEEDS = (0, 1, 2)
 PYRAMIDS = ("soft_plus_pico", "softmax_pyramid_pico", "none_pyramid_pico")
 PYRAMID_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, PYRAMIDS))
 
@@ -48,19 +46,10 @@ def learn_fashion(name: str, root: Path) -> dict[str, Any]:
 
 def _trained(config: str, folder: Path, seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """Train by a config, from where the run in a folder stands; return metrics in percent."""
-    stands = any(folder.glob("*.pth"))
-    with cpu_clock(folder) as minutes:
-        options = {"randomness.seed": seed, **options}
-        result = train(
-            RESOURCES / "configs" / config, work_dir=folder, resume="auto" if stands else None, options=options
-        )
-        return {"config": config, "seed": seed, "metrics": result.metrics, "cpu_minutes": minutes()}
-
-
-def items(root: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Return the items of a split of Fashion-MNIST, uint8 `[n, 28, 28]`, and their classes `[n]`."""
-    source = find_named_images("torch/fashion_mnist", root, split).source
-    return source.data, source.targets
+    resume = "auto" if any(folder.glob("*.pth")) else None
+    options = {"randomness.seed": seed, **options}
+    result = train(RESOURCES / "configs" / config, work_dir=folder, resume=resume, options=options)
+    return {"config": config, "seed": seed, "metrics": result.metrics}
 
 
 def placed(images: Tensor, rng: np.random.Generator) -> Tensor:
@@ -73,24 +62,21 @@ def placed(images: Tensor, rng: np.random.Generator) -> Tensor:
 
 def learn_places(name: str, root: Path) -> dict[str, Any]:
     """Train a small ViT with an attention type on items at random places; return its accuracy on all test items."""
-    unpack_fashion(root)
     kind, _, seed = name.rpartition("_")
     torch.manual_seed(int(seed))
     model = timm.create_model(vit_name(kind, "tiny"), **VIT)
     descend = one_cycle(model, RATE, STEPS, decay=0.05)
     images, labels = items(root, "train")
-    with cpu_clock(root / "runs" / "attentions" / name) as minutes:
-        for step in tqdm(range(STEPS), unit="step"):
-            rng = np.random.default_rng((int(seed), step))
-            chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
-            descend(F.cross_entropy(model(placed(images[chosen], rng)), labels[chosen]))
-        right, rng = 0, np.random.default_rng(0)
-        images, labels = items(root, "test")
-        with torch.no_grad():
-            for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-                right += int((model.eval()(placed(x, rng)).argmax(1) == y).sum())
-        found = {"kind": kind, "seed": int(seed), "steps": STEPS, "accuracy": 100 * right / len(images)}
-        return found | {"cpu_minutes": minutes()}
+    for step in tqdm(range(STEPS), unit="step"):
+        rng = np.random.default_rng((int(seed), step))
+        chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
+        descend(F.cross_entropy(model(placed(images[chosen], rng)), labels[chosen]))
+    right, rng = 0, np.random.default_rng(0)
+    images, labels = items(root, "test")
+    with torch.no_grad():
+        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+            right += int((model.eval()(placed(x, rng)).argmax(1) == y).sum())
+    return {"kind": kind, "seed": int(seed), "steps": STEPS, "accuracy": 100 * right / len(images)}
 
 
 def cell_folders(root: Path) -> Path:

@@ -36,7 +36,7 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
 def test_a_step_without_memory_leaves_the_others_alone():
     given = torch.zeros(10)
     steps = {"large": lambda: torch.empty(1 << 50), "small": lambda: given * 2, "uncounted": lambda: None}
-    large, small, uncounted = measure(steps, "forward", dict.fromkeys(steps, 7), 3, "cpu", counted=("large", "small"))
+    large, small, uncounted = measure(steps, "forward", 7, 3, "cpu", counted=("large", "small"))
     assert (large.seconds, large.memory) == ((), None)
     assert (len(small.seconds), small.memory) == (3, 40)
     assert (len(uncounted.seconds), uncounted.memory) == (3, None)

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from engine.runs import CONFIGS
+from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, MODELS
 
@@ -15,6 +16,8 @@ from soft_vit.data.demo.trees import make_tree
 from soft_vit.dense.class_names import ClassNamesHook
 from soft_vit.dense.detection import CocoImages
 from soft_vit.engine.config import resolve
+from soft_vit.engine.evaluate import _match_classes
+from soft_vit.weights.spec import ModelSpec
 
 # The configs of detectors and segmentors: what they name is known, schedules and sizes are as published.
 
@@ -67,11 +70,10 @@ def test_parts_are_known_and_parameters_as_many_as_published(path):
 
 
 def evaluate_as_trained(trained, dataset) -> dict:
-    """The hook's part in a test of a checkpoint that names its classes."""
-    hook = ClassNamesHook()
-    hook.after_load_checkpoint(None, {"meta": {"dataset_meta": {"classes": trained}}})
+    """What a test does with the classes that its checkpoint names."""
     runner = SimpleNamespace(test_dataloader=SimpleNamespace(dataset=dataset), test_evaluator=SimpleNamespace())
-    hook.before_test(runner)
+    runner.cfg = Config({"model": {"num_classes": len(trained)}})
+    _match_classes(runner, ModelSpec().with_classes(trained, False))
     return runner.test_evaluator.dataset_meta
 
 

@@ -96,8 +96,8 @@ REFUSED = [
     (RETINANET, "image_size", 8, "image_size"),
     # Cannot be merged.
     (DEMO, "param_scheduler.5.end", 3, "param_scheduler.5.end"),
-    (DEMO, "train_cfg.max_iters", 3, "train_cfg.max_iters"),
-    (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3, "train_cfg.max_epochs"),
+    (DEMO, "train_cfg.max_iters", 3, "max_iters"),
+    (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3, "max_epochs"),
     # They would end the run late.
     (DEMO, "train_cfg.max_epochs", 0, "max_epochs"),
     (DEMO, "train_cfg.max_epochs", 1.5, "max_epochs"),
@@ -382,6 +382,15 @@ def test_a_hook_that_every_run_has_is_added_once():
     cfg = resolve(DEMO, {"custom_hooks": [{"type": "StopHook"}, {"type": "soft_vit.ThroughputHook"}]})
     assert {"stop", "throughput"}.isdisjoint(cfg.default_hooks)
     assert cfg.default_hooks.weights.type == "WeightsHook"
+
+
+def test_options_replace_a_folder_in_each_entry(tmp_path):
+    """Then none reads the file's own value, which it sets over that of its base."""
+    base = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
+    path = tmp_path / "c.py"
+    path.write_text(f"_base_ = {str(base)!r}\ndata_root = 'photos'\nnum_classes = 3\n")
+    places = {f"{split}_dataloader.dataset.data_root": "others" for split in ("train", "val", "test")}
+    assert resolve(path, places).train_dataloader.dataset.data_root == "others"
 
 
 WRAPPERS = [

@@ -117,7 +117,7 @@ def test_fine_tuning_learns_from_few_images(tmp_path):
     data = write_tree(tmp_path / "data", "abc", train=60, val=40)
     options = on_images(data, batch=16, size=64, epochs=3) | {"load_from": "timm://soft_pico"}
     result = train(CONFIGS / "finetune" / "soft_tiny_imagefolder.py", work_dir=tmp_path / "run", options=options)
-    assert result.top1 > 90
+    assert result.metrics["accuracy/top1"] > 90
 
 
 # The recipes of the zoo: learning rate, average and names follow from the published rules, and runs resume exactly.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -273,7 +274,9 @@ def stopped_run(checkpoint: Path | None = None, stop: int | None = None) -> Line
                 raise KeyboardInterrupt
             yield x
 
-    run.fit(stopping, torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(9)), checkpoint, save_every=1)
+    samples = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(9))
+    with patch("soft_vit.linearise.train.SAVE_EVERY", 1):
+        run.fit(stopping, samples, checkpoint)
     return run
 
 

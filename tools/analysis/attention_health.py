@@ -48,7 +48,7 @@ def draw_shapes(count: int, model: nn.Module, img_size: tuple[int, int] | None) 
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     add_model_options(parser)
     add_img_size_option(parser)
@@ -69,20 +69,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)
     images, labels = images.to(args.device), labels.to(args.device)
     health = measure_health(model, list(images[: args.num_matrices]))
-    text = ""
+    text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}"
     # The labels of generated shapes fit models with 10 classes only.
     if args.data is not None or model.num_classes == 10:
         batches = list(zip(images.split(50), labels.split(50), strict=True))
         found = measure_accuracies(model, batches, health)
-        text = f"\n\nTop-1 {100 * found['none']:.1f} %, with all attentions off {100 * found['all']:.1f} %"
+        text += f"\n\nTop-1 {100 * found['none']:.1f} %, with all attentions off {100 * found['all']:.1f} %"
         if "dead" in found:
             text += f", with the dead ones off together {100 * found['dead']:.1f} %"
         text += f", on {len(labels)} images."
-    text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n"
     dead = [name for name, found in health.items() if found.is_dead]
     if dead:
-        text += f"\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}.\n"
-    print(text)
+        text += f"\n\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}."
+    print(f"{text}\n")
 
 
 if __name__ == "__main__":

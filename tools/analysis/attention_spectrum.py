@@ -34,7 +34,7 @@ def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("images", nargs="*", type=Path, metavar="IMAGE", help="files (default: generated shapes)")
     add_model_options(parser)
@@ -47,9 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = args.out or Path(f"{args.model}_spectrum")
     png, table = Path(f"{out}.png"), Path(f"{out}.csv")
     ensure_writable(png)
-    model, title = load_pyramid(
-        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
-    )
+    weights = dict(checkpoint=args.checkpoint, pretrained=args.pretrained)
+    model, title = load_pyramid(args.model, args.img_size, device=args.device, **weights)
     published = args.pretrained and args.checkpoint is None
     images = read_images(args.images, model) if args.images else draw_shapes(args.shapes, model, published)
     spectra = measure_spectrum(model, [image.to(args.device) for image in images])

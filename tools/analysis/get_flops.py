@@ -14,7 +14,7 @@ from soft_vit.probe.complexity import complexity_table, count_complexity
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     subject = parser.add_mutually_exclusive_group(required=True)
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")

@@ -12,7 +12,7 @@ from soft_vit.weights.files import ensure_writable
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="work directory of a run, or its scalars.json")
     parser.add_argument("--keys", nargs="+", default=(), help=f"quantities to plot (default: {' '.join(DEFAULT_KEYS)})")

@@ -19,7 +19,7 @@ from soft_vit.weights.files import ensure_writable
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("image", type=Path)
     add_model_options(parser)
@@ -33,9 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     out = args.out or Path(f"{args.image.stem}_attention.png")
     ensure_writable(out)
-    model, title = load_pyramid(
-        args.model, args.img_size, checkpoint=args.checkpoint, pretrained=args.pretrained, device=args.device
-    )
+    weights = dict(checkpoint=args.checkpoint, pretrained=args.pretrained)
+    model, title = load_pyramid(args.model, args.img_size, device=args.device, **weights)
     picture = read_image(args.image).resize(model.img_size[::-1], resample=2)
     config = resolve_data_config({}, model=model)
     image = normalize(to_tensor(picture), config["mean"], config["std"]).to(args.device)

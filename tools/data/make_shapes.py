@@ -7,7 +7,7 @@ from soft_vit.data.demo.trees import TASKS, make_tree
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("out", metavar="OUT", help="folder to create")
     parser.add_argument("--task", choices=TASKS, required=True, help="layout of the annotations")

@@ -13,7 +13,7 @@ from soft_vit.models.identify import describe_file
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE", help="a checkpoint of PyTorch or safetensors")
     rejected = False

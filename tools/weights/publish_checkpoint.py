@@ -11,7 +11,7 @@ from soft_vit.cli import ArgumentParser, command_line
 
 
 @command_line
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str]) -> None:
     from soft_vit.weights.publish import parse_metric, publish
 
     parser = ArgumentParser(__doc__)

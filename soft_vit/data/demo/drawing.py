@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw
 CLASSES = ("circle", "triangle", "square", "star", "ring", "cross", "bar", "crescent", "heart", "arrow")
 """Names of the shapes."""
 
-MIN_SIZE = 16
 # Pictures are painted at this multiple of their size, for smooth edges.
 _FINE = 4
 
@@ -69,12 +68,12 @@ _OUTLINES = _outlines()
 class Picture:
     """A picture to paint on, which begins as a background with lines and blobs.
 
-    seed, index: 0 to 2**64 - 1; family: separates data sets of one seed. size: pixels, one number or (H, W), at least
-    16. All square sizes show the same picture, with different noise. It is painted at four times its size.
+    seed, index: 0 to 2**64 - 1; family: separates data sets of one seed. size: pixels, one number or (H, W). All
+    square sizes show the same picture, with different noise. It is painted at four times its size.
     """
 
     def __init__(self, seed: int, index: int, size: int | tuple[int, int], family: int = 0) -> None:
-        self.height, self.width = check_size(size)
+        self.height, self.width = (size, size) if isinstance(size, int) else size
         self.side = min(self.height, self.width)
         # One integer: NumPy treats the lists [1] and [1, 0] alike.
         self.rng = np.random.default_rng((family << 128) | (seed << 64) | index)
@@ -196,14 +195,6 @@ def _as_bytes(color: np.ndarray) -> np.ndarray:
 
 def _as_image(colors: np.ndarray) -> Image.Image:
     return Image.fromarray(_as_bytes(colors))
-
-
-def check_size(size: int | tuple[int, int]) -> tuple[int, int]:
-    """Return (H, W); raises ValueError for an image too small to show a shape."""
-    height, width = (size, size) if isinstance(size, int) else size
-    if min(height, width) < MIN_SIZE:
-        raise ValueError(f"size must be at least {MIN_SIZE} pixels a side, got {size}.")
-    return height, width
 
 
 def tight_box(mask: np.ndarray) -> tuple[int, int, int, int]:

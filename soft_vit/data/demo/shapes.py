@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from soft_vit.data.demo.drawing import CLASSES, Picture, check_size, tight_box
+from soft_vit.data.demo.drawing import CLASSES, Picture, tight_box
 from soft_vit.ops.numerics import check_choice
 
 SPLITS = {"train": 0, "val": 1 << 32, "test": 2 << 32}
@@ -100,7 +100,6 @@ class ShapeImages(Sequence):
     ) -> None:
         check_choice("scene", scene, tuple(SCENES))
         check_choice("split", split, tuple(SPLITS))
-        check_size(size)
         self.length, self.split, self.seed, self.size = length, split, seed, size
         self.draw, self.classes = SCENES[scene]
 

@@ -49,9 +49,8 @@ def _scenes(split: str, count: int, size: Size, seed: int) -> Iterator[tuple[int
 
 def _write_coco(folder: Path, counts: dict[str, int], size: Size, seed: int) -> dict[str, int]:
     total = 0
-    categories = [
-        {"id": i, "name": name, "supercategory": "shape"} for i, name in zip(CATEGORY_IDS, CLASSES, strict=True)
-    ]
+    numbered = zip(CATEGORY_IDS, CLASSES, strict=True)
+    categories = [{"id": i, "name": name, "supercategory": "shape"} for i, name in numbered]
     for split, count in counts.items():
         images, annotations = [], []
         for number, scene in _scenes(split, count, size, seed):
@@ -77,13 +76,9 @@ def _annotation(instance: Instance) -> dict:
         segmentation = [instance.contours[0].round(2).flatten().tolist()]
     else:
         (segmentation,) = encode_masks(instance.mask[None])
-    return {
-        "category_id": CATEGORY_IDS[instance.label],
-        "bbox": [x0, y0, x1 - x0, y1 - y0],
-        "area": int(instance.mask.sum()),
-        "iscrowd": int(instance.crowd),
-        "segmentation": segmentation,
-    }
+    where = {"category_id": CATEGORY_IDS[instance.label], "bbox": [x0, y0, x1 - x0, y1 - y0]}
+    kind = {"area": int(instance.mask.sum()), "iscrowd": int(instance.crowd)}
+    return {**where, **kind, "segmentation": segmentation}
 
 
 def _write_ade(folder: Path, counts: dict[str, int], size: Size, seed: int) -> dict[str, int]:

@@ -51,7 +51,7 @@ class CocoImages(ReadingDataset):
     Bad annotations are left out and logged (see `soft_vit.data.coco`). Training data has the attributes sizes, (width,
     height) of each image; counts, the objects of each class; left_out, what is not trained on, in words. An image that
     is unreadable or differs from the annotated size is replaced, in a test by a black one (see `ReadingDataset`).
-    Raises ValueError or FileNotFoundError for data that cannot be used at all, and ValueError for an unknown transform.
+    Raises ValueError or FileNotFoundError for data that cannot be used at all.
     """
 
     def __init__(
@@ -164,9 +164,8 @@ class CocoImages(ReadingDataset):
         return Image.new("RGB", (width, height))
 
     def pack(self, info: dict, content: Image.Image) -> dict[str, Any]:
-        sample = BaseDataElement(
-            metainfo={"img_id": info["img_id"], "img_path": info["entry"][0], "ori_shape": info["ori_shape"]}
-        )
+        known = {"img_id": info["img_id"], "img_path": info["entry"][0], "ori_shape": info["ori_shape"]}
+        sample = BaseDataElement(metainfo=known)
         pixels = F.pil_to_tensor(content)
         if self.test_mode:
             sample.set_metainfo({"objects": info["objects"]})

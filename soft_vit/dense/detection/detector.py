@@ -154,9 +154,8 @@ class TorchvisionDetector(BaseModel):
         return target
 
     def _predicted(self, output: Mapping[str, Tensor], sample: BaseDataElement) -> BaseDataElement:
-        objects = InstanceData(
-            bboxes=output["boxes"].float(), scores=output["scores"].float(), labels=output["labels"] - self.first_label
-        )
+        labels = output["labels"] - self.first_label
+        objects = InstanceData(bboxes=output["boxes"].float(), scores=output["scores"].float(), labels=labels)
         if "masks" in output:
             objects.masks = output["masks"][:, 0] > 0.5
         sample.pred_instances = objects
@@ -179,7 +178,7 @@ def make_anchors(
 
     sizes: sides of square anchors in pixels, one or several for each level. By default `scale` times the level's
     stride, which doubles from level to level, and `octaves` - 1 sizes between two levels (Lin et al., arXiv 1708.02002,
-    Sec. 4). Raises ValueError for sizes that do not match the levels.
+    Sec. 4).
     """
     if sizes is None:
         stride = pyramid.body.reductions[0]
@@ -188,8 +187,6 @@ def make_anchors(
             for level in range(pyramid.num_levels)
         ]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
-    if len(levels) != pyramid.num_levels or len({len(level) for level in levels}) != 1:
-        raise ValueError(f"sizes must have the same number for each of {pyramid.num_levels} levels, got {sizes}.")
     return AnchorGenerator(levels, (ASPECT_RATIOS,) * len(levels))
 
 

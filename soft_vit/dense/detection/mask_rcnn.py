@@ -50,18 +50,16 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
     ) -> None:
         check_options(MaskRCNN, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=4, extra="pool")
-        options = {**pyramid.colours, **options}
-        anchors = make_anchors(sizes, pyramid, octaves=1, scale=8)
         detector = MaskRCNN(
             pyramid,
-            rpn_anchor_generator=anchors,
+            rpn_anchor_generator=make_anchors(sizes, pyramid, octaves=1, scale=8),
             box_roi_pool=roi_pool(pyramid, _BOX_SIZE),
             box_head=TwoMLPHead(pyramid_channels * _BOX_SIZE**2, box_head_dim),
             box_predictor=FastRCNNPredictor(box_head_dim, num_classes + 1),
             mask_roi_pool=roi_pool(pyramid, _MASK_SIZE),
             mask_head=MaskRCNNHeads(pyramid_channels, list(mask_head_dims), dilation=1),
             mask_predictor=MaskRCNNPredictor(mask_head_dims[-1], mask_head_dims[-1], num_classes + 1),
-            **options,
+            **{**pyramid.colours, **options},
         )
         heads = detector.roi_heads
         stay_in_float32(detector.rpn.head, heads.box_predictor, heads.mask_predictor)

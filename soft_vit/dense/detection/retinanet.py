@@ -43,9 +43,8 @@ class TorchvisionRetinaNet(TorchvisionDetector):
     ) -> None:
         check_options(RetinaNet, options)
         pyramid = FeaturePyramid(backbone, channels=pyramid_channels, stride=8, extra="conv")
-        options = {**pyramid.colours, **options}
         anchors = make_anchors(sizes, pyramid, octaves=3, scale=4)
-        detector = RetinaNet(pyramid, num_classes, anchor_generator=anchors, **options)
+        detector = RetinaNet(pyramid, num_classes, anchor_generator=anchors, **{**pyramid.colours, **options})
         for head in (detector.head.classification_head, detector.head.regression_head):
             head.conv = head.conv[:head_convs]
         stay_in_float32(detector.head)

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from soft_vit.data.archives import StoredFile
-from soft_vit.data.images import BadImage
+from soft_vit.data.images import BadImage, load_image
 from soft_vit.data.label_maps import check_size, find_label_maps
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.engine.data.datasets import hold_out
@@ -41,7 +41,6 @@ class LabelMapTree(ReadingDataset):
         split: str = "training",
         classes: Sequence[str] | None = None,
         reduce_zero_label: bool = False,
-        pipeline: list = (),
         upright: bool | None = None,
         labels: str | None = None,
         ann_dir: str | None = None,
@@ -55,14 +54,12 @@ class LabelMapTree(ReadingDataset):
         self.maps = find_label_maps(data_root, split, **options)
         missing = self.maps.missing
         if missing and kwargs.get("test_mode") and ann_dir is None:
-            raise ValueError(
-                f"{self.maps.maps.path} must hold a label map of each image for a test, such as {missing[0]}."
-            )
+            raise ValueError(f"{self.maps.maps.path} must hold a label map of each test image, such as {missing[0]}.")
         # The other part of the images has the same problems.
         self._logs = not held_out
         if ann_dir is not None:
             self.maps.pairs = hold_out(self.maps.pairs, val_fraction, held_out)
-        super().__init__(metainfo={"classes": tuple(self.maps.classes)}, pipeline=pipeline, **kwargs)
+        super().__init__(metainfo={"classes": tuple(self.maps.classes)}, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         for sentence in self.maps.doubts() if self._logs else ():
@@ -87,7 +84,7 @@ class LabelMapTree(ReadingDataset):
             classes = self.maps.load_labels(labels)
             image = Image.new("RGB", classes.shape[::-1])
             with suppress(BadImage):
-                image = self.maps.load_image(file, size=classes.shape, bits=self.bits, upright=self.upright)
+                image = load_image(self.maps.images, file, size=classes.shape, bits=self.bits, upright=self.upright)
             check_size(labels, classes, image)
         except BadImage as error:
             raise ValueError(f"A test needs every label map, repair {error}.") from error
@@ -95,15 +92,8 @@ class LabelMapTree(ReadingDataset):
 
     def pack(self, info: dict, content: tuple[Image.Image, np.ndarray]) -> Any:
         image, labels = content
-        return self.pipeline(
-            {
-                "img": pil_to_tensor(image),
-                "gt_seg_map": torch.from_numpy(labels),
-                "img_path": _entries(info)[0].name,
-                "ori_shape": labels.shape,
-                "sample_idx": info["sample_idx"],
-            }
-        )
+        known = {"img_path": _entries(info)[0].name, "ori_shape": labels.shape, "sample_idx": info["sample_idx"]}
+        return self.pipeline({"img": pil_to_tensor(image), "gt_seg_map": torch.from_numpy(labels), **known})
 
 
 def _entries(info: dict) -> tuple[StoredFile, StoredFile]:

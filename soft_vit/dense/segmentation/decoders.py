@@ -66,13 +66,9 @@ class SemanticFPN(Decoder):
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()
-        self.decoder = FPNDecoder(
-            list(in_channels),
-            pyramid_channels=pyramid_channels,
-            segmentation_channels=channels,
-            # PixelClassifier applies dropout.
-            dropout=0.0,
-        )
+        widths = dict(pyramid_channels=pyramid_channels, segmentation_channels=channels)
+        # PixelClassifier applies dropout.
+        self.decoder = FPNDecoder(list(in_channels), **widths, dropout=0.0)
         initialize_decoder(self.decoder)
         self.out_channels = channels
 

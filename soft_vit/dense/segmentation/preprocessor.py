@@ -85,7 +85,7 @@ class RandomWindows:
 
     size: S, in pixels. per_image: K. scales: range of the factor from an image's pixels to a window's, drawn from a
     log-uniform distribution. angle: maximum rotation in either direction, in degrees. stretch: maximum ratio of the
-    scales of the two axes. mirror: mirror half of the windows. Each window is placed near a random pixel of a random
+    scales of the two axes. Half of the windows are mirrored. Each window is placed near a random pixel of a random
     class of the image.
     """
 
@@ -94,7 +94,6 @@ class RandomWindows:
     scales: tuple[float, float] = (1.0, 1.0)
     angle: float = 0.0
     stretch: float = 1.0
-    mirror: bool = True
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Turn images `[B, 3, H, W]` and labels uint8 `[B, H, W]` into `[B K, 3, S, S]` and `[B K, S, S]`.
@@ -122,7 +121,7 @@ class RandomWindows:
         middle = torch.maximum(torch.minimum(middle, side - reach), reach)
         angle = (2 * draw[:, 1] - 1) * math.radians(self.angle)
         stretch = torch.exp((draw[:, 2] - 0.5) * math.log(self.stretch))
-        mirrored = torch.where(draw[:, 3] < 0.5, -1.0, 1.0) if self.mirror else torch.ones_like(angle)
+        mirrored = torch.where(draw[:, 3] < 0.5, -1.0, 1.0)
         x_axis = torch.stack([angle.cos(), angle.sin()], 1) * (half * stretch * mirrored)[:, None]
         y_axis = torch.stack([-angle.sin(), angle.cos()], 1) * (half / stretch)[:, None]
         return torch.stack([x_axis, y_axis, middle - side / 2], 2) / (side / 2)[None, :, None]

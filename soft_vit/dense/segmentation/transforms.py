@@ -144,12 +144,8 @@ class SegPhotometricDistortion(BaseTransform):
         contrast = v2.ColorJitter(contrast=(0.5, 1.5))
         colors = [v2.ColorJitter(saturation=(0.5, 1.5)), v2.ColorJitter(hue=0.1)]
         orders = [[contrast, *colors], [*colors, contrast]]
-        self.distort = v2.Compose(
-            [
-                _half(v2.ColorJitter(brightness=0.125)),
-                v2.RandomChoice([v2.Compose([_half(step) for step in order]) for order in orders]),
-            ]
-        )
+        colors_and_contrast = v2.RandomChoice([v2.Compose([_half(step) for step in order]) for order in orders])
+        self.distort = v2.Compose([_half(v2.ColorJitter(brightness=0.125)), colors_and_contrast])
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         return {**results, "img": self.distort(results["img"])}

@@ -55,9 +55,10 @@ class ReadingDataset(BaseDataset):
         """Return the replacement in a test for files that `read` cannot read."""
         return Image.new("RGB", (256, 256))
 
-    @abstractmethod
     def pack(self, info: dict, content: Any) -> Any:
-        """Return the sample of an entry and the content read for it."""
+        """Return the sample of an entry and the content read for it, by default an image that enters the pipeline."""
+        path = {"img_path": info["entry"][0]} if "entry" in info else {}
+        return self.pipeline({**info, **path, "img": content})
 
     def prepare_data(self, idx: int) -> Any:
         if not 0 <= idx < len(self):
@@ -126,8 +127,7 @@ class BadImagesHook(Hook):
         if self.every_n_train_iters(runner, 100):
             self._look(runner, "train", self.max_share)
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        self._look(runner, "train", self.max_share)
+    after_train_epoch = before_train
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         self._look(runner, "val")
@@ -151,6 +151,5 @@ class BadImagesHook(Hook):
                 runner.logger.warning(f"{len(bad)} of {len(dataset)} images cannot be read; {instead}.")
             self.named[f"{split} {number}"] = sorted(bad)
             if max_share is not None and len(bad) > max_share * len(dataset):
-                share = f"a share of {max_share:g}"
-                what = f"At most {share} of the images may be unreadable (default_hooks.bad_images.max_share)"
+                what = f"Unreadable images must be at most default_hooks.bad_images.max_share={max_share:g} of all"
                 raise ValueError(f"{what}, got {len(bad)} of {len(dataset)}.")

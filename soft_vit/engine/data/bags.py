@@ -61,6 +61,5 @@ def _read(file: str) -> Tensor:
     """Return the features of a file. Raises ValueError for maps, and for no instance."""
     features = read_features(file)[0]["features"].float()
     if features.ndim != 2 or not len(features):
-        what = "must hold features [N, C] of at least one instance"
-        raise ValueError(f"{file} {what}, got shape {tuple(features.shape)}.")
+        raise ValueError(f"{file} must hold features [N, C] of an instance or more, got shape {tuple(features.shape)}.")
     return features

@@ -35,7 +35,6 @@ class ImageTree(ReadingDataset):
         data_root: str | None = None,
         split: str = "train",
         classes: Sequence[str] | None = None,
-        pipeline: list = (),
         multi_label: bool = False,
         val_fraction: float = 0.0,
         held_out: bool = False,
@@ -49,7 +48,7 @@ class ImageTree(ReadingDataset):
         if val_fraction:
             self._samples = part_of(self._samples, self.images.classes, val_fraction, held_out)
         self._numbers = list(range(len(self.images.classes)))
-        super().__init__(metainfo={"classes": tuple(self.images.classes)}, pipeline=pipeline, **kwargs)
+        super().__init__(metainfo={"classes": tuple(self.images.classes)}, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         # MMEngine serialises them; plain copies would grow in each worker.
@@ -78,10 +77,6 @@ class ImageTree(ReadingDataset):
     def read(self, info: dict) -> Image.Image:
         return self.images.load(StoredFile(*info["entry"]), bits=self.bits)
 
-    def pack(self, info: dict, content: Image.Image) -> Any:
-        entry = StoredFile(*info.pop("entry"))
-        return self.pipeline({**info, "img": content, "img_path": entry.name})
-
 
 @register(DATASETS)
 class TimmDataset(ReadingDataset):
@@ -98,12 +93,11 @@ class TimmDataset(ReadingDataset):
         split: str = "train",
         download: bool = False,
         classes: Sequence[str] | None = None,
-        pipeline: list = (),
         **kwargs: Any,
     ) -> None:
         self.images = find_named_images(name, data_root, split, download)
         names = classes if classes is not None else self.images.classes
-        super().__init__(metainfo={"classes": tuple(names)} if names else {}, pipeline=pipeline, **kwargs)
+        super().__init__(metainfo={"classes": tuple(names)} if names else {}, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         return [{"position": i} for i in range(len(self.images))]
@@ -116,9 +110,6 @@ class TimmDataset(ReadingDataset):
 
     def read(self, info: dict) -> Image.Image:
         return self.images.image(info["position"], self.bits)
-
-    def pack(self, info: dict, content: Image.Image) -> Any:
-        return self.pipeline({**info, "img": content})
 
 
 def hold_out(items: Sequence[Any], val_fraction: float, held_out: bool) -> list[Any]:
@@ -156,7 +147,7 @@ class ShapesDataset(BaseDataset):
     (H, W). scene: `shape` or `tiles`, see `soft_vit.data.demo.shapes`. Drawn images stay in memory (H * W * 3 bytes
     each, in each worker), so only the first epoch draws.
     A sample enters the pipeline as `img` (uint8 [H, W, 3], RGB, so `to_rgb=False`), `img_shape`, `ori_shape`,
-    `gt_label`, `sample_idx`. Raises ValueError for a bad length, split or size.
+    `gt_label`, `sample_idx`. Raises ValueError for an unknown split or scene.
     """
 
     METAINFO = {"classes": CLASSES}  # noqa: RUF012  the name and the kind are MMEngine's
@@ -172,13 +163,11 @@ class ShapesDataset(BaseDataset):
         indices: int | Sequence[int] | None = None,
         test_mode: bool = False,
     ) -> None:
-        self.images = ShapeImages(length, split, seed, tuple(size) if isinstance(size, list) else size, scene)
+        self.images = ShapeImages(length, split, seed, size, scene)
         self._drawn: dict[int, np.ndarray] = {}
-        metainfo = {"classes": self.images.classes}
         # Labels are a few integers, which serialised storage would not make smaller.
-        super().__init__(
-            metainfo=metainfo, pipeline=pipeline, indices=indices, test_mode=test_mode, serialize_data=False
-        )
+        how = dict(pipeline=pipeline, indices=indices, test_mode=test_mode, serialize_data=False)
+        super().__init__(metainfo={"classes": self.images.classes}, **how)
 
     def load_data_list(self) -> list[dict]:
         return [{"gt_label": self.images.label(i), "position": i} for i in range(len(self.images))]

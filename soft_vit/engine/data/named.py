@@ -19,11 +19,8 @@ from soft_vit.data.shards import Shards
 
 _TRAIN = ("train", "training")
 # What an array in the files of CIFAR refers to.
-_ARRAYS = {
-    (module, name)
-    for module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
-    for name in ("_reconstruct", "ndarray", "dtype")
-}
+_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
+_NAMES = ("_reconstruct", "ndarray", "dtype")
 
 
 class NamedImages:
@@ -71,14 +68,11 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
     folder of a data set for Hugging Face's `datasets`; `wds/` for shards, see `Shards`; `` for a tree of class folders.
     split: of the data set; one with a training and a test part takes any name except `train` for the test part.
 
-    Raises ValueError for a name that is unknown or cannot be read in any order, FileNotFoundError for missing files,
-    and OSError for a download that fails.
+    Raises ValueError for an unknown name, FileNotFoundError for missing files, and OSError for a download that fails.
     """
     prefix, _, rest = name.partition("/")
     if prefix == "wds":
         return Shards(Path(root, rest), split)
-    if prefix in ("hfids", "tfds"):
-        raise ValueError(f"name must be of a data set that is read in any order, got {name}.")
     root = Path(root).expanduser()
     try:
         if prefix == "torch":
@@ -97,10 +91,8 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
 
 
 def _torchvision_class(name: str) -> Callable[..., Any]:
-    classes = {cls.__name__.lower(): cls for _, cls in inspect.getmembers(torchvision.datasets, inspect.isclass)} | {
-        "cifar10": SafeCIFAR10,
-        "cifar100": SafeCIFAR100,
-    }
+    classes = {cls.__name__.lower(): cls for _, cls in inspect.getmembers(torchvision.datasets, inspect.isclass)}
+    classes |= {"cifar10": SafeCIFAR10, "cifar100": SafeCIFAR100}
     cls = classes.get(name.lower().replace("_", ""))
     if cls is None or "download" not in inspect.signature(cls).parameters:
         raise ValueError(f"name must be torch/ and a data set of torchvision that it can download, got torch/{name}.")
@@ -111,7 +103,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     """Reads containers, text and arrays of numbers; anything else in a file is an error."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ARRAYS:
+        if module not in _MODULES or name not in _NAMES:
             raise pickle.UnpicklingError(f"the file refers to {module}.{name}")
         return super().find_class(module, name)
 

@@ -85,14 +85,9 @@ class RecipeDataPreprocessor(ImgDataPreprocessor):
         self.reprob = reprob
         self.mixing = None
         if mixup or cutmix or smoothing:
-            self.mixing = Mixup(
-                # timm refuses to draw without an alpha; at probability 0 nothing is drawn.
-                mixup_alpha=mixup if mixup or cutmix else 1.0,
-                cutmix_alpha=cutmix,
-                prob=1.0 if mixup or cutmix else 0.0,
-                label_smoothing=smoothing,
-                num_classes=num_classes,
-            )
+            # timm refuses to draw without an alpha; at probability 0 nothing is drawn.
+            draws = dict(mixup_alpha=mixup, cutmix_alpha=cutmix) if mixup or cutmix else dict(mixup_alpha=1.0, prob=0.0)
+            self.mixing = Mixup(**draws, label_smoothing=smoothing, num_classes=num_classes)
 
     def _end_mixing(self, value: None) -> None:
         if value is not None:
@@ -114,14 +109,10 @@ class RecipeDataPreprocessor(ImgDataPreprocessor):
             images = RandomErasing(self.reprob, mode="pixel", device=images.device)(images)
         if training and self.mixing is not None:
             labels = torch.cat([sample.gt_label for sample in samples])
-            images, targets = self._mix(images, labels)
-            for sample, target in zip(samples, targets, strict=True):
+            even = len(images) // 2 * 2
+            # In place in `images`.
+            parts = [self.mixing(images[:even], labels[:even])[1]] if even else []
+            parts.append(mixup_target(labels[even:], self.mixing.num_classes, smoothing=self.mixing.label_smoothing))
+            for sample, target in zip(samples, torch.cat(parts), strict=True):
                 sample.set_gt_score(target)
         return {"inputs": images, "data_samples": samples}
-
-    def _mix(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        even, mixing = len(images) // 2 * 2, self.mixing
-        # In place in `images`.
-        parts = [mixing(images[:even], labels[:even])[1]] if even else []
-        last = mixup_target(labels[even:], mixing.num_classes, smoothing=mixing.label_smoothing)
-        return images, torch.cat([*parts, last])

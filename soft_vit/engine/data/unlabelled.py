@@ -5,7 +5,7 @@ from typing import Any
 from PIL import Image
 
 from soft_vit.data.archives import StoredFile
-from soft_vit.data.images import decode_image, named
+from soft_vit.data.images import load_image
 from soft_vit.engine.data.bad_images import ReadingDataset, require_data_root
 from soft_vit.linearise.images import UnlabelledImages
 from soft_vit.registry import DATASETS, register
@@ -19,19 +19,14 @@ class UnlabelledDataset(ReadingDataset):
     [0, 1]. Raises FileNotFoundError for a missing data_root, ValueError for one without images.
     """
 
-    def __init__(self, data_root: str | None = None, pipeline: list = (), held_out: int = 0, **kwargs: Any) -> None:
+    def __init__(self, data_root: str | None = None, held_out: int = 0, **kwargs: Any) -> None:
         require_data_root(data_root)
         self.images = UnlabelledImages(data_root, mean=(0.0,) * 3, std=(1.0,) * 3)
         self.images.hold_out(held_out)
-        super().__init__(pipeline=pipeline, **kwargs)
+        super().__init__(**kwargs)
 
     def load_data_list(self) -> list[dict]:
         return [{"entry": tuple(entry)} for entry in self.images.entries]
 
     def read(self, info: dict) -> Image.Image:
-        entry = StoredFile(*info["entry"])
-        with named(entry):
-            return decode_image(self.images.storage.read(entry), bits=self.bits)
-
-    def pack(self, info: dict, content: Image.Image) -> Any:
-        return self.pipeline({"img": content, "img_path": info["entry"][0], "sample_idx": info["sample_idx"]})
+        return load_image(self.images.storage, StoredFile(*info["entry"]), bits=self.bits)

@@ -97,8 +97,7 @@ def set_scale(cfg: Config, scale: float) -> None:
     if type_name(cfg.model) != "TimmSegmentor" or not scale > 0:
         raise ValueError(f"scale must be above 0 and for a TimmSegmentor, got {scale} for {type_name(cfg.model)}.")
     options = dict(cfg.model.get("test_cfg") or {})
-    scales = options.get("scales", 1.0)
-    options["scales"] = [scale * one for one in (scales if isinstance(scales, Sequence) else [scales])]
+    options["scales"] = [scale * one for one in options.get("scales", (1.0,))]
     cfg.model.test_cfg = options
     for dataset in shown_datasets(cfg):
         dataset.pipeline = [step for step in dataset.pipeline if type_name(step) != "SegResize"]
@@ -113,17 +112,9 @@ def set_folder(cfg: Config, folder: str | Path, classes: Sequence[str]) -> list[
     """
     images = find_images(folder, "", classes=classes)
     shown = shown_datasets(cfg)[0]
-    cfg.test_dataloader.dataset = {
-        "type": "ImageTree",
-        "bits": shown.get("bits"),
-        "data_root": str(folder),
-        "split": "",
-        "classes": list(classes),
-        "test_mode": True,
-        "pipeline": [
-            transform for transform in shown.get("pipeline", []) if not type_name(transform).startswith("Load")
-        ],
-    }
+    steps = [step for step in shown.get("pipeline", []) if not type_name(step).startswith("Load")]
+    where = {"data_root": str(folder), "split": "", "classes": list(classes), "bits": shown.get("bits")}
+    cfg.test_dataloader.dataset = {"type": "ImageTree", "test_mode": True, "pipeline": steps, **where}
     for preprocessor in _preprocessors(cfg):
         if preprocessor.get("to_rgb"):
             # ImageTree's images are RGB.

@@ -27,15 +27,15 @@ MIN_MIX = 0.05
 
 @register(HOOKS, "WatchHook")
 class DiagnosticsHook(Hook):
-    """Logs pictures of training batches, the state of attentions, and the range of learning rates.
+    """Logs pictures of training batches, and the state of attentions.
 
     A picture shows the first batch of every tenth epoch after augmentation and mixup, with its labels. interval:
     iterations between two measurements of the Newton residual and of the share of attentions in the output, a mean for
     each stage; a share below 1e-3 is warned of, see `soft_vit.probe.health`.
 
-    Results go to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Each step logs the
-    lowest and the highest learning rate if parameter groups differ. Measuring changes nothing: it draws no random
-    numbers, and restores the mode of each module. Models for other tasks than classification are skipped.
+    Results go to the visualizer's backends: TensorBoard, `vis_data/vis_image`, `scalars.json`. Measuring changes
+    nothing: it draws no random numbers, and restores the mode of each module. Models for other tasks than
+    classification are skipped.
     """
 
     # Before LoggerHook writes the step's line.
@@ -52,10 +52,6 @@ class DiagnosticsHook(Hook):
         if (self._draws or self._measures) and is_main_process():
             # The classifier's arguments are the batch that the data preprocessor made.
             self._handle = unwrapped(runner.model).register_forward_pre_hook(self._see, with_kwargs=True)
-        rates = {group["lr"] for group in runner.optim_wrapper.param_groups}
-        if len(rates) > 1:
-            runner.message_hub.update_scalar("train/lowest_lr", min(rates))
-            runner.message_hub.update_scalar("train/highest_lr", max(rates))
 
     def _see(self, classifier: nn.Module, args: tuple, kwargs: dict) -> None:
         inputs, data_samples = kwargs["inputs"], kwargs["data_samples"]

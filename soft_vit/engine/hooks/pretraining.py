@@ -1,10 +1,6 @@
 """Save a model that was pre-trained on images without labels, with a report and its pictures."""
 
-import logging
-import re
-import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import timm
@@ -15,7 +11,6 @@ from mmengine.runner import Runner
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from soft_vit.engine.models.masked import MaskedImageModel, last_map
 from soft_vit.engine.models.notes import spec_of_run
@@ -33,8 +28,7 @@ from soft_vit.weights.save import safetensors_bytes
 SHOWN, QUERIES, NEIGHBOURS = 6, 4, 5
 # Images that neighbours are chosen from, and on which the loss is measured, and images of a batch.
 SAMPLES, BATCH = 64, 16
-# The beginnings of MMEngine's records that a bar replaces.
-_STEPS = r"(Epoch|Iter)\(train\)|Exp name: |Saving checkpoint at "
+TEMPLATE = Path(__file__).with_name("pretraining.md")
 
 
 @register(HOOKS)
@@ -60,40 +54,15 @@ class PretrainingReportHook(Hook):
 def save_model(runner: Runner, folder: Path) -> None:
     """Write the timm model of a run as timm's `save_for_hf` does, with its record in the file of weights, too."""
     model, spec = unwrapped(runner.model).model, spec_of_run(runner)
-    assert spec is not None
     model.pretrained_cfg = {**model.pretrained_cfg, **spec.cfg, "num_classes": 0}
-    with tempfile.TemporaryDirectory() as temporary:
-        timm.models.save_for_hf(model, temporary, safe_serialization=True)
-        config = Path(temporary, "config.json").read_bytes()
+    timm.models.save_for_hf(model, str(folder), safe_serialization=True)
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     write_atomically(folder / "model.safetensors", safetensors_bytes(weights, spec))
-    write_atomically(folder / "config.json", config)
-
-
-@register(HOOKS)
-class ProgressBarHook(Hook):
-    """Shows a bar with the loss instead of the lines of training steps, which stay in the log file."""
-
-    def before_train(self, runner: Runner) -> None:
-        for handler in runner.logger.handlers:
-            if not isinstance(handler, logging.FileHandler):
-                handler.addFilter(lambda record: not re.match(_STEPS, record.getMessage()))
-        hidden = not is_main_process()
-        self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=hidden)
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
-        # Reading the loss waits for a GPU.
-        if batch_idx % 10 == 0:
-            self._bar.set_postfix_str(f"loss {(outputs or {})['loss'].item():.3f}", refresh=False)
-        self._bar.update()
-
-    def after_train(self, runner: Runner) -> None:
-        self._bar.close()
 
 
 @torch.no_grad()
-def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command: str) -> str:
-    """Write `report.md`, `masked.png`, `neighbours.png` and `curve.png`; return the text."""
+def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command: str) -> None:
+    """Write `report.md`, `masked.png`, `neighbours.png` and `curve.png`."""
     dataset, size = runner.train_dataloader.dataset, model.model.pretrained_cfg["input_size"][1:]
     samples = dataset.images.samples(SAMPLES, max(size))
     losses, features, pictures = [], [], []
@@ -104,10 +73,8 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
             masks = model.draw(x)
             losses.append(model.loss(x, masks=masks)["loss"].item() * len(x))
             features.append(last_map(model.model, x).float().mean((2, 3)).cpu())
-            if not pictures:
-                pictures = [
-                    cell for i in range(min(SHOWN, len(x))) for cell in _masked(model, x[i, None], masks[i, None])
-                ]
+            for i in range(0 if pictures else min(SHOWN, len(x))):
+                pictures += _masked(model, x[i, None], masks[i, None])
     first = "image" if model.teacher is None else "features"
     captions = [first, "masked", "predicted"] * (len(pictures) // 3)
     picture_grid(pictures, captions, columns=6).save(folder / "masked.png")
@@ -118,40 +85,22 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
     cosines = [f"{cosine:.3f}" for cosine in near.values[queries].flatten().tolist()]
     picture_grid(drawn, cosines, columns=near.indices.shape[1]).save(folder / "neighbours.png")
     plot_curves({folder.name: (run := read_run(folder))}, folder / "curve.png", ["loss"])
-    of = "held-out images" if dataset.images.held_out else "the training images, too few to hold some out"
     whose = (model.teacher_options or {"model_name": "its own running average"})["model_name"]
-    what = "pixels" if model.teacher is None else f"features of {whose}"
-    batch = runner.train_dataloader.batch_sampler.batch_size
-    shown = f"\n```bash\n{command}\n```\n" if command else ""
-    text = f"""# {runner.cfg.model.model_name}, pre-trained
-From {len(dataset)} images without labels, in {runner.max_iters} steps of {batch} images of {size[0]} x {size[1]} pixels
-in each process, on {machine_description(next(model.parameters()).device)}. Masks of {100 * model.mask_ratio:g} % in
-squares of {model.mask_patch} pixels; the model predicts {what}.
-{shown}
-## Loss
-{sum(losses) / len(samples):.4f} on {len(samples)} of {of}, with fixed masks; {run["loss"][2][-1]:.4f} in the
-last steps of training. It is the mean absolute error where the mask is.
-
-![Loss by step](curve.png)
-
-## Masked images
-{"The" if model.teacher is None else "Of a teacher, the"} {first}, the masked image, and the prediction.
-
-![Masked images](masked.png)
-
-## Nearest neighbours
-In each row an image and those with the most similar features of the images of this report, by the cosine below them.
-
-![Nearest neighbours](neighbours.png)
-
-## Loading
-```python
-model = timm.create_model("local-dir:{folder}", pretrained=True, num_classes=10)  # with a head to train
-load_from = "{folder / "model.safetensors"}"  # in a config
-```
-"""
+    facts = {
+        "model": runner.cfg.model.model_name,
+        "images": len(dataset),
+        "steps": runner.max_iters,
+        "batch": runner.train_dataloader.batch_sampler.batch_size,
+        "machine": machine_description(next(model.parameters()).device),
+        "what": "pixels" if model.teacher is None else f"features of {whose}",
+        "command": f"\n```bash\n{command}\n```\n" if command else "",
+        "which": "held-out images" if dataset.images.held_out else "the training images, too few to hold some out",
+        "the": "The" if model.teacher is None else "Of a teacher, the",
+    }
+    masks = {"ratio": 100 * model.mask_ratio, "side": model.mask_patch, "height": size[0], "width": size[1]}
+    loss = {"loss": sum(losses) / len(samples), "samples": len(samples), "last_loss": run["loss"][2][-1]}
+    text = TEMPLATE.read_text().format(**facts, **masks, **loss, first=first, folder=folder)
     write_atomically(folder / "report.md", text.encode())
-    return text
 
 
 def _masked(model: MaskedImageModel, x: Tensor, masks: Tensor) -> list[Image.Image]:

@@ -1,18 +1,12 @@
 """Log the data, the model, the schedule and the device at the start of a run."""
 
-import copy
-from typing import Any
-
 import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from timm.layers import to_2tuple
-from torch import nn
 
 from soft_vit.engine.ask import start_weights
 from soft_vit.engine.models.timm_model import classes_of, unwrapped
-from soft_vit.probe.complexity import count_complexity
 from soft_vit.probe.cost import machine_description
 from soft_vit.registry import HOOKS, register
 
@@ -25,9 +19,14 @@ class SummaryHook(Hook):
     """Logs the data, the model, the schedule, the device and the folder of the results before the first step."""
 
     def before_train(self, runner: Runner) -> None:
-        if is_main_process():
-            for name in ("data", "model", "schedule", "device", "results"):
-                runner.logger.info(f"{name.capitalize()}: {getattr(self, f'_{name}')(runner)}.")
+        if not is_main_process():
+            return
+        dtype = str(getattr(runner.optim_wrapper, "dtype", torch.float32)).removeprefix("torch.")
+        machine = machine_description(next(runner.model.parameters()).device)
+        lines = {"Data": self._data(runner), "Model": self._model(runner), "Schedule": self._schedule(runner)}
+        lines |= {"Device": f"{dtype} on {machine}", "Results": f"{runner.work_dir}, log {runner.logger.log_file}"}
+        for name, text in lines.items():
+            runner.logger.info(f"{name}: {text}.")
 
     def _data(self, runner: Runner) -> str:
         dataset = runner.train_dataloader.dataset
@@ -47,7 +46,6 @@ class SummaryHook(Hook):
         parts = [cfg.model.get("model_name") or type(model).__name__, f"{total / 1e6:.2f} M parameters"]
         if trained < total:
             parts.append(f"{trained / 1e6:.2f} M of them trained")
-        parts += _flops(getattr(model, "model", None), cfg.model.get("img_size") or cfg.get("image_size"))
         start = start_weights(cfg)
         if cfg.get("resume"):
             parts.append(f"resumed from {start} at iteration {runner.iter}")
@@ -64,24 +62,3 @@ class SummaryHook(Hook):
         rate = max(group.get("initial_lr", group["lr"]) for group in optimizer.param_groups)
         names = "".join(f", {type(one).__name__}" for one in runner.param_schedulers or ())
         return f"{steps} of {images} images, {type(optimizer).__name__} at learning rate {rate:g}{names}"
-
-    def _device(self, runner: Runner) -> str:
-        dtype = getattr(runner.optim_wrapper, "dtype", torch.float32)
-        machine = machine_description(next(runner.model.parameters()).device)
-        return f"{str(dtype).removeprefix('torch.')} on {machine}"
-
-    def _results(self, runner: Runner) -> str:
-        return f"{runner.work_dir}, log {runner.logger.log_file}"
-
-
-def _flops(network: nn.Module | None, img_size: Any) -> list[str]:
-    """Return the FLOPs of an image in words; [] unless the model is timm's and runs on the meta device."""
-    if not hasattr(network, "pretrained_cfg") or img_size is None:
-        return []
-    height, width = to_2tuple(img_size)
-    try:
-        # The copy is not compiled, and neither draws nor changes anything.
-        complexity = count_complexity(copy.deepcopy(network).to("meta"), (1, 3, height, width))
-    except Exception:
-        return []
-    return [f"{complexity.macs / 1e9:.3g} GFLOPs at {height} x {width}"]

@@ -16,8 +16,6 @@ from soft_vit.layers import GatedAttentionPool, PreNormBlock, attention_class
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 
-POOLS = ("mean", "max", "gated", "token")
-
 
 @register(MODELS)
 class BagClassifier(BaseClassifier):
@@ -52,7 +50,7 @@ class BagClassifier(BaseClassifier):
         if attention is None and (options or pool == "token"):
             raise ValueError(f"attention must be a type for pool='token' and options, got None, {pool!r}, {options}.")
         self.num_classes, self.in_features = num_classes, in_features
-        self.pool_kind = check_choice("pool", pool, POOLS)
+        self.pool_kind = check_choice("pool", pool, ("mean", "max", "gated", "token"))
         self.embed = nn.Sequential(nn.Linear(in_features, dim), nn.ReLU(), nn.Dropout(drop))
         self.blocks, self.norm = nn.ModuleList(), nn.Identity()
         if attention is not None:

@@ -45,8 +45,7 @@ class Teacher(nn.Module):
         own_mean, own_std = (255 * torch.tensor(model.pretrained_cfg[name]).view(-1, 1, 1) for name in ("mean", "std"))
         self.register_buffer("scale", (std.view(-1, 1, 1) / own_std).float())
         self.register_buffer("shift", ((mean.view(-1, 1, 1) - own_mean) / own_std).float())
-        self.requires_grad_(False)
-        self.eval()
+        self.requires_grad_(False).eval()
 
     def view(self, x: Tensor) -> Tensor:
         """Return the student's batch `[B, C, H, W]` with the teacher's normalisation and size."""
@@ -86,10 +85,8 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
     else:
         options.setdefault("num_classes", num_classes)
         model, report = model_of_file(name, checkpoint, **options)
-        if report.new:
-            raise ValueError(f"teacher must have the student's {num_classes} classes, got {checkpoint}.")
-    if model.num_classes != num_classes:
-        raise ValueError(f"teacher must have the student's {num_classes} classes, got {name}.")
+    if model.num_classes != num_classes or (checkpoint is not None and report.new):
+        raise ValueError(f"teacher must have the student's {num_classes} classes, got {checkpoint or name}.")
     img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
     return Teacher(model, mean, std, img_size)
 
@@ -136,20 +133,13 @@ class DistillClassifier(TaughtClassifier):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        teacher: dict[str, Any],
-        distillation: str = "hard",
-        alpha: float = 0.5,
-        tau: float = 1.0,
-        **kwargs: Any,
+        self, *args: Any, distillation: str = "hard", alpha: float = 0.5, tau: float = 1.0, **kwargs: Any
     ) -> None:
-        super().__init__(*args, teacher=teacher, **kwargs)
+        super().__init__(*args, **kwargs)
         if hasattr(self.model, "set_distilled_training"):
             self.model.set_distilled_training()
         self.distillation = check_choice("distillation", distillation, ("hard", "soft"))
-        self.alpha = alpha
-        self.tau = tau
+        self.alpha, self.tau = alpha, tau
 
     def loss(self, inputs: Tensor, data_samples: list[DataSample], **kwargs: Any) -> dict[str, Tensor]:
         return super().loss(inputs, data_samples, teacher_scores=self.teacher(inputs), **kwargs)

@@ -94,9 +94,7 @@ class MaskedImageModel(TaughtClassifier):
         if momentum is not None and (teacher is not None or not 0 <= momentum < 1):
             raise ValueError(f"momentum must be at least 0, below 1 and without a teacher, got {momentum}.")
         if not 0 < mask_ratio < 1 or mask_patch < 1:
-            raise ValueError(
-                f"mask_ratio must be between 0 and 1 and mask_patch positive, got {mask_ratio} and {mask_patch}."
-            )
+            raise ValueError(f"mask_ratio must be in (0, 1), and mask_patch positive, got {mask_ratio}, {mask_patch}.")
         # A checkpoint that is resumed notes the number of classes, too.
         super().__init__(model_name, *args, teacher=teacher, **{**kwargs, "num_classes": 0})
         self.mask_ratio, self.mask_patch, self.norm_target = mask_ratio, mask_patch, norm_target

@@ -53,19 +53,14 @@ class MesaClassifier(TimmTrainClassifier):
 
 @register(HOOKS)
 class MesaHook(Hook):
-    """Gives a `MesaClassifier` the average of the run's `EMAEvalHook` from the share `begin` of its iterations on.
-
-    Raises ValueError unless the run has such a hook and trains a `MesaClassifier`.
-    """
+    """Gives a `MesaClassifier` the average of the run's `EMAEvalHook` from the share `begin` of its iterations on."""
 
     def __init__(self, begin: float = 0.25) -> None:
         self.begin = begin
 
     def before_train(self, runner: Runner) -> None:
-        averages = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAEvalHook)]
-        if not isinstance(unwrapped(runner.model), MesaClassifier) or not averages:
-            raise ValueError("MesaHook needs model.type='MesaClassifier' and an EMAEvalHook in custom_hooks.")
-        self._average = averages[0].module.model
+        average, *_ = [hook.ema_model for hook in runner.hooks if isinstance(hook, EMAEvalHook)]
+        self._average = average.module.model
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         # Progress is counted in iterations, because a run by iterations has a single epoch.

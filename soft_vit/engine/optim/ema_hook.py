@@ -137,9 +137,8 @@ def choose_weights(checkpoint: dict, ema: bool) -> None:
     Raises ValueError if ema is True and the checkpoint lacks an average.
     """
     other = checkpoint.get("ema_state_dict")
-    if other is None:
-        if ema:
-            raise ValueError("ema=True needs a checkpoint with averaged weights.")
-    elif not ema:
+    if other is None and ema:
+        raise ValueError("ema=True needs a checkpoint with averaged weights.")
+    if other is not None and not ema:
         plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
         checkpoint["state_dict"] = plain

@@ -29,26 +29,18 @@ class SafeOptimWrapper(OptimWrapper):
     gradients, which clipping computes and MMEngine logs anyway: it costs no additional synchronisation with a GPU, and
     is equal on every rank.
 
-    dtype: of the forward pass under autocast; "float32" disables autocast. loss_scale: for float16, "dynamic" or a
-    number; an overflow under a dynamic scale lowers the scale and is not counted. max_skipped: number of skipped steps
-    in a row that ends the run with a ValueError. Windows of `accumulative_counts` batches restart with every epoch of a
-    run by epoch, so that a checkpoint between epochs is between windows; a run by iteration is one pass. The last
-    window of a pass may be shorter. A shorter window, or one that a resumed run continues, averages over its own
-    batches. The schedule advances with every batch. Other arguments are OptimWrapper's.
+    dtype: of the forward pass under autocast; "float32" disables autocast. float16 has a dynamic loss scale, which an
+    overflow lowers without being counted. max_skipped: number of skipped steps in a row that ends the run with a
+    ValueError. Windows of `accumulative_counts` batches restart with every epoch of a run by epoch, so that a
+    checkpoint between epochs is between windows; a run by iteration is one pass. The last window of a pass may be
+    shorter. A shorter window, or one that a resumed run continues, averages over its own batches. The schedule advances
+    with every batch. Other arguments are OptimWrapper's.
 
     stepped: whether the last batch ended in an optimizer step. skipped: number of skipped steps. Raises ValueError
     for another dtype.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        dtype: str = "float32",
-        loss_scale: str | float = "dynamic",
-        max_skipped: int = 10,
-        **kwargs: Any,
-    ) -> None:
-        dynamic = loss_scale == "dynamic"
+    def __init__(self, *args: Any, dtype: str = "float32", max_skipped: int = 10, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.dtype = _DTYPES[check_choice("dtype", dtype, tuple(_DTYPES))]
         self.max_skipped = max_skipped
@@ -56,10 +48,8 @@ class SafeOptimWrapper(OptimWrapper):
         self.stepped = False
         self._resumed_at = 0
         self._device = self.optimizer.param_groups[0]["params"][0].device.type
-        self._fixed_scale = None if dynamic else float(loss_scale)
-        scale = {} if dynamic else {"init_scale": self._fixed_scale}
         # It does nothing in other types.
-        self._scaler = torch.amp.GradScaler(self._device, enabled=self.dtype is torch.float16, **scale)
+        self._scaler = torch.amp.GradScaler(self._device, enabled=self.dtype is torch.float16)
         self._model: nn.Module | None = None
         self._buffers: list[Tensor] = []
         self._saved_buffers: list[Tensor] = []
@@ -97,7 +87,7 @@ class SafeOptimWrapper(OptimWrapper):
             self.optimizer.step(**kwargs)
             self._skipped_in_a_row = 0
             self.message_hub.update_scalar("train/grad_norm", norm)
-            self._scaler.update(self._fixed_scale)
+            self._scaler.update()
             return
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._saved_buffers)
@@ -118,7 +108,7 @@ class SafeOptimWrapper(OptimWrapper):
     def _lower_scale(self) -> bool:
         """Lower the loss scale after a gradient that is not finite, if it may be the cause; return whether it did."""
         scale = self._scaler.get_scale()
-        if self._fixed_scale is not None or scale <= _LOWEST_SCALE:
+        if scale <= _LOWEST_SCALE:
             self._scaler.update(scale)
             return False
         self._scaler.update()

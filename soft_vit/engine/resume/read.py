@@ -64,9 +64,8 @@ def load_from_http(filename: str, map_location: Any = None) -> dict:
         entry = Entry("address", "address", _cache_name(filename), (filename,))
         path = download(entry, hub_folder() / "addresses", load_checkpoint_file)
     except ValueError as error:
-        raise ValueError(
-            f"{filename} cannot be downloaded ({error}); download it elsewhere, and give its path."
-        ) from None
+        why = f"{filename} cannot be downloaded ({error}); download it elsewhere, and give its path."
+        raise ValueError(why) from None
     return load_checkpoint_file(path, map_location)
 
 

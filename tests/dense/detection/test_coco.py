@@ -167,15 +167,11 @@ def test_images_are_read_from_an_archive(copy):
 
 
 def test_unusable_data_is_refused_in_one_sentence(copy):
-    cases = [
-        ([], {}, "data_root"),
-        ([str(copy), *TRAIN], {}, "object to train on"),
-        ([str(copy), *TRAIN], {"transforms": [{"type": "RandomFlipp"}]}, "RandomFlipp"),
-    ]
+    cases = [([], "data_root"), ([str(copy), *TRAIN], "object to train on")]
     change(copy, lambda content: content["annotations"].clear())
-    for arguments, options, message in cases:
+    for arguments, message in cases:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            CocoImages(*arguments, **options)
+            CocoImages(*arguments)
 
 
 def test_a_file_outside_of_the_folder_is_never_read(copy):
@@ -248,10 +244,12 @@ def odd_truth(tree, tmp_path):
 def test_equals_pycocotools(tree, odd_truth, tmp_path, count):
     data = CocoImages(str(tree), odd_truth, TRAIN[1], masks=True, test_mode=True)
     samples = guesses(data, torch.Generator().manual_seed(count), count)
-    metric = CocoAP(kinds=("bbox", "segm"), out=str(tmp_path / "found"))
+    metric = CocoAP(kinds=("bbox", "segm"))
     metric.dataset_meta = data.metainfo
     for first in range(0, len(samples), 3):
         metric.process({}, [sample.to_dict() for sample in samples[first : first + 3]])
+    for kind in metric.kinds:
+        (tmp_path / f"found.{kind}.json").write_text(json.dumps(metric._detections(metric.results, kind)))
     metrics = metric.evaluate(len(samples))
     for kind in metric.kinds:
         for name, value in zip(NAMES, reference(odd_truth, tmp_path / f"found.{kind}.json", kind), strict=True):

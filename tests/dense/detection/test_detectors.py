@@ -153,7 +153,6 @@ def test_images_are_padded_to_the_size_of_a_backbone_that_knows_one(small_detect
 
 
 MISTAKES = [({"score_tresh": 0.1}, "score_tresh"), ({"backbone": {"out_indices": (1, 3)}}, "strides.* 8, 32")]
-MISTAKES += [({"sizes": [16, 32]}, "5 levels"), ({"sizes": [[16, 20], 32, 64, 128, 256]}, "5 levels")]
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES)

@@ -257,7 +257,6 @@ MISTAKES = [
     ("torch/nothing", {}, ValueError, "torch/nothing"),
     ("torch/cifar10", {}, FileNotFoundError, "batch"),
     ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
-    ("tfds/mnist", {}, ValueError, "any order"),
     ("hfds//no/such", {}, FileNotFoundError, "no/such"),
     ("wds/", {}, FileNotFoundError, "train"),
     ("wds/", {"0.png": PNGS[0]}, ValueError, "0.cls"),

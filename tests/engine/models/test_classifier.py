@@ -9,7 +9,7 @@ import mmpretrain
 import pytest
 import timm
 import torch
-from engine.runs import DEMO, assert_same, tiny
+from engine.runs import assert_same
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 from mmpretrain.structures import DataSample
@@ -18,7 +18,7 @@ from stored import saved_bytes
 from timm.models import save_for_hf
 from torch import nn
 
-from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmTrainClassifier, train
+from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmTrainClassifier
 from soft_vit.engine.models import model_index
 from soft_vit.engine.models.notes import spec_of_run
 from soft_vit.engine.models.timm_model import create_timm_model
@@ -121,11 +121,6 @@ def test_loss_is_the_formula():
     assert all(parameter.grad is None for parameter in other.parameters())
     assert {"loss", "loss_labels", "loss_mesa", "train_acc"} <= logged.keys()
     assert not any("average" in name for name in model.state_dict())
-
-
-def test_average_is_required(tmp_path):
-    with pytest.raises(ValueError, match="EMAEvalHook"):
-        train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1) | {"custom_hooks": [dict(type="MesaHook")]})
 
 
 # When features of Performer change, and that all ranks draw alike.

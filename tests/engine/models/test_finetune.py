@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, NARROW, NARROW_MODEL, on_images, scalars
+from engine.runs import CONFIGS, NARROW, NARROW_MODEL, on_images
 from mmengine.registry import MODELS
 from torch import nn
 
@@ -127,8 +127,6 @@ def test_a_folder_from_a_checkpoint(source, tree, tmp_path, capsys):
     assert not torch.equal(saved["state_dict"]["stages.3.pos_embed"], expected["stages.3.pos_embed"])
     rates = {round(group["initial_lr"] * 64 / 8 / 5e-4, 6) for group in saved["optimizer"]["param_groups"]}
     assert rates == {0.75**i for i in range(4)}
-    steps = [entry for entry in scalars(tmp_path / "run") if "loss" in entry]
-    assert all(entry["lowest_lr"] == pytest.approx(0.75**3 * entry["highest_lr"]) for entry in steps)
 
 
 @pytest.mark.parametrize("path", [*CONFIGS.glob("finetune/*.py"), *CONFIGS.glob("distill/*.py")], ids=lambda p: p.stem)

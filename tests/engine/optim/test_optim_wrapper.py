@@ -177,19 +177,14 @@ def overflow(loss: torch.Tensor) -> torch.Tensor:
     return loss * 1e38
 
 
-OVERFLOWS = [
-    # The dynamic scale begins at 2^16: 16 overflows to reach 1, and only those below it count.
-    ("dynamic", 3, 0, 2.0**13),
-    ("dynamic", 16, 0, 1.0),
-    ("dynamic", 18, 2, 1.0),
-    (8.0, 2, 2, 8.0),
-]
+# The scale begins at 2^16: 16 overflows to reach 1, and only those below it count.
+OVERFLOWS = [(3, 0, 2.0**13), (16, 0, 1.0), (18, 2, 1.0)]
 
 
-@pytest.mark.parametrize(("loss_scale", "steps", "skipped", "scale"), OVERFLOWS)
-def test_overflow_lowers_a_dynamic_scale(loss_scale, steps, skipped, scale):
+@pytest.mark.parametrize(("steps", "skipped", "scale"), OVERFLOWS)
+def test_overflow_lowers_the_scale(steps, skipped, scale):
     model = Net(torch.float32)
-    optim = build(model, dtype="float16", loss_scale=loss_scale)
+    optim = build(model, dtype="float16")
     before = everything(model, optim)
     spoil = dict.fromkeys(range(steps), lambda loss: overflow(loss) * 1e3)
     assert train_steps(model, optim, batches(steps, torch.float32), spoil) == [False] * steps
@@ -206,7 +201,8 @@ def test_overflow_lowers_a_dynamic_scale(loss_scale, steps, skipped, scale):
 def test_clipping_is_torchs_without_the_scale(dtype, loss_scale, max_norm):
     model = Net(torch.float32)
     twin = copy.deepcopy(model)
-    optim = build(model, dtype=dtype, loss_scale=loss_scale, clip_grad={"max_norm": max_norm})
+    optim = build(model, dtype=dtype, clip_grad={"max_norm": max_norm})
+    optim._scaler._init_scale = loss_scale
     (x,) = batches(1, torch.float32)
     train_steps(model, optim, [x])
     twin(x).square().mean().backward()
@@ -319,7 +315,8 @@ def one_rank(rank: int) -> dict:
     for dtype in ("float32", "float16"):
         torch.manual_seed(0)
         model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)))
-        optim = build(model, dtype=dtype, loss_scale=1.0, clip_grad={"max_norm": 0.1}, accumulative_counts=2)
+        optim = build(model, dtype=dtype, clip_grad={"max_norm": 0.1}, accumulative_counts=2)
+        optim._scaler._init_scale = 1.0
         stepped = train_steps(model, optim, data, {3: SPOILT["NaN loss"]} if rank == 1 else {})
         results[dtype] = {"stepped": stepped, "state": everything(model, optim)}
     return results

@@ -19,13 +19,13 @@ from soft_vit.resume.stop import EXIT_STOPPED, RunStopped, listening
 # What a signal does to a run.
 
 
-def a_run(saved_iter: int | None, due: bool = True, hooks: bool = True) -> SimpleNamespace:
+def a_run(saved_iter: int | None, due: bool = True) -> SimpleNamespace:
     checkpoint = SafeCheckpointHook(interval=1)
     checkpoint.saved_iter, checkpoint.save_between = saved_iter, Mock()
     return SimpleNamespace(
         world_size=1,
         iter=6,
-        hooks=[checkpoint] if hooks else [],
+        hooks=[checkpoint],
         save=checkpoint.save_between,
         optim_wrapper=SimpleNamespace(should_update=lambda: due),
         logger=SimpleNamespace(info=print),
@@ -62,11 +62,6 @@ def test_validation_is_left_when_nothing_is_lost(told, saved_iter, batch, stops)
     # Of 10 images in batches of 4, the third is one that other ranks may not have.
     with pytest.raises(RunStopped) if stops else nullcontext():
         StopHook().after_val_iter(a_run(saved_iter), batch_idx=batch)
-
-
-def test_without_a_hook_that_saves(told):
-    with pytest.raises(ValueError, match="SafeCheckpointHook"):
-        StopHook().after_train_iter(a_run(None, hooks=False), batch_idx=0)
 
 
 def test_other_signals_on_request():

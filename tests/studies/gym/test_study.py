@@ -11,7 +11,7 @@ import pytest
 from soft_vit.resume.stop import RunStopped
 from studies.gym.command import write_report
 from studies.gym.report import merged_csv
-from studies.gym.study import LEARNING_RATES, SCHEDULES, Cell, Study, train_and_save
+from studies.gym.study import LEARNING_RATES, STEPS, Study, train_and_save
 from studies.gym.training import Result, Run, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
@@ -20,8 +20,7 @@ TINY = {"num_tokens": 16, "difficulty": 2}
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
     monkeypatch.setattr("studies.gym.training.TEST_EXAMPLES", 64)
-    for task in ("recall", "rank"):
-        monkeypatch.setitem(SCHEDULES, task, (3, 4))
+    monkeypatch.setitem(STEPS, "rank", 3)
 
 
 def tiny_run(**changes) -> Run:
@@ -47,9 +46,7 @@ def in_this_process(jobs: int, context: BaseContext, initializer: Callable) -> T
 def test_study(tmp_path, monkeypatch):
     """It ends at a signal after a run, resumes with the missing ones, and rejects results of other settings."""
     monkeypatch.setattr("studies.gym.study.ProcessPoolExecutor", in_this_process)
-    study = Study(
-        tmp_path, [Cell("recall", kind, task_options=TINY) for kind in ("none", "softmax", "linear")], seeds=2
-    )
+    study = Study(tmp_path, [tiny_run(attention=kind, steps=3) for kind in ("none", "softmax", "linear")], seeds=2)
     with monkeypatch.context() as patch:
         asking = lambda *run: train_and_save(*run) or signal.raise_signal(signal.SIGTERM)  # noqa: E731
         patch.setattr("studies.gym.study.train_and_save", asking)

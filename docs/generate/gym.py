@@ -1,10 +1,29 @@
-"""Draw the accuracy of each attention in each task of the gym as SVG."""
+"""The table of the gym's tasks, and a picture of the accuracy of each attention in each task."""
+
+import re
+from inspect import getdoc, signature
 
 from docs.generate.svg import picture, text
+from soft_vit.text_tables import markdown_table
+from studies.gym import TASKS
 from studies.gym.report import Cells, names, scores, single_token_ceilings
 
 COLOURS = {"q": ("#54aeff", "#1f6feb")}
 LEFT, TOP, WIDE, HIGH = 140, 62, 82, 21
+
+
+def tasks_table() -> str:
+    """Return a Markdown table with a row for each task, from its class."""
+    rows = []
+    for name, cls in TASKS.items():
+        task, default = cls(), signature(cls).parameters["difficulty"].default
+        # The first clause says what the number is, the rest of the docstring explains it.
+        knob = re.split(r"[.;]", (getdoc(cls) or "").partition("difficulty: ")[2])[0]
+        chance, ceiling = (f"{100 * share:.1f} %" for share in (1 / task.num_classes, task.ceiling()))
+        cells = [f"`{name}`", task.asks, task.measures, task.num_tokens, f"{default}: {knob}", chance, ceiling]
+        rows.append([*cells, task.source])
+    header = ["task", "asks", "measures", "N", "difficulty", "chance", "ceiling", "published relatives"]
+    return markdown_table(header, rows)
 
 
 def scores_map(cells: Cells) -> str:
