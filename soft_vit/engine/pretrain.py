@@ -65,7 +65,7 @@ def pretrain(
     warm_up = max(1, epochs // 10)
     data = {"data_root": str(Path(images).expanduser()), "train_dataloader.num_workers": workers}
     schedule = {"param_scheduler.0.end": warm_up, "param_scheduler.1.begin": warm_up}
-    report = {"custom_hooks": [{"type": "PretrainingReportHook", "command": command}]}
+    report = {"custom_hooks": [{"type": "PretrainingReportHook", "command": command}, {"type": "ProgressBarHook"}]}
     how = dict(work_dir=out, resume=resume, amp=bf16, launcher="pytorch" if "RANK" in os.environ else "none")
     result = train(CONFIG, options={**data, **schedule, **report, **settings}, **how)
     if int(os.environ.get("RANK", 0)) == 0:

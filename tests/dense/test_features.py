@@ -104,35 +104,46 @@ def test_the_number_of_bottleneck_tokens_is_bounded(arguments, tokens):
     assert seen == [tokens]
 
 
-def pretrained(path) -> dict:
-    return dict(type="Pretrained", checkpoint=str(path))
+def pretrained(path, **options) -> dict:
+    return dict(type="Pretrained", checkpoint=str(path), **options)
 
 
 # A path of weights for `TimmFeatures`; the round trip of files has pyramids, too.
-STARTS = [(TimmFeatures, "convnext_atto"), (TimmFeatures, "soft_pico"), (SOFT, "soft_pico")]
+STARTS = [("convnext_atto", None), ("soft_pico", None), ("soft_pico", ""), ("soft_pico", "model.")]
 
 
-@pytest.mark.parametrize(("kind", "name"), STARTS)
-def test_weights_of_a_classifier_give_its_maps(kind, name, tmp_path):
+@pytest.mark.parametrize(("name", "prefix"), STARTS)
+def test_weights_of_a_classifier_give_its_maps(name, prefix, tmp_path):
     """A file comes before published weights."""
     classifier, path = timm.create_model(name, num_classes=7).eval(), tmp_path / "weights.pth"
-    torch.save({"state_dict": classifier.state_dict()}, path)
-    if kind is TimmFeatures:
+    weights = {(prefix or "") + name: weight for name, weight in classifier.state_dict().items()}
+    torch.save({"state_dict": {**weights, **({"neck.weight": torch.zeros(3)} if prefix else {})}}, path)
+    if prefix is None:
         recorded = {"pretrained": name == "soft_pico"}
         backbone = TimmFeatures(name, checkpoint_path=str(path), out_norm=False, **recorded).eval()
     else:
-        backbone = SOFT(name, out_norm=False, init_cfg=[pretrained(path)]).eval()
+        backbone = SOFT(name, out_norm=False, init_cfg=[pretrained(path, prefix=prefix)]).eval()
     backbone.init_weights()
     x = torch.randn(1, 3, 64, 96)
     expected = classifier.forward_intermediates(x, intermediates_only=True)
     torch.testing.assert_close(list(backbone(x)), expected[-4:], rtol=0, atol=0)
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
-    path = tmp_path / "detector.pth"
-    torch.save({"state_dict": {f"backbone.{k}": v for k, v in SOFT("soft_pico").state_dict().items()}}, path)
-    for file, message in ((tmp_path / "lost.pth", "lost.pth"), (path, "a detector")):
-        backbone = SOFT("soft_pico", init_cfg=pretrained(file))
+def test_weights_of_a_detector_fit_its_backbone_or_are_refused(tmp_path):
+    donor, path = SOFT("soft_pico"), tmp_path / "detector.pth"
+    torch.nn.init.constant_(donor.out_norms[2].weight, 3.0)
+    torch.save({"state_dict": {f"backbone.{k}": v for k, v in donor.state_dict().items()}}, path)
+    backbone = SOFT("soft_pico", init_cfg=pretrained(path, prefix="backbone."))
+    backbone.init_weights()
+    torch.testing.assert_close(backbone.state_dict(), donor.state_dict(), rtol=0, atol=0)
+    cases = [
+        (pretrained(tmp_path / "lost.pth"), "lost.pth"),
+        (pretrained(path), "a detector"),
+        (pretrained(path, prefix="encoder."), "'encoder.'"),
+        (pretrained(path, prefix="backbone."), "missing"),
+    ]
+    for init_cfg, message in cases:
+        backbone = SOFT("soft_pico", depths=(1, 1, 3, 1), init_cfg=init_cfg)
         with pytest.raises((ValueError, FileNotFoundError), match=message):
             backbone.init_weights()
 

@@ -1,6 +1,9 @@
 """Save a model that was pre-trained on images without labels, with a report and its pictures."""
 
+import logging
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -11,6 +14,7 @@ from mmengine.runner import Runner
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from soft_vit.engine.models.masked import MaskedImageModel, last_map
 from soft_vit.engine.models.notes import spec_of_run
@@ -28,6 +32,8 @@ from soft_vit.weights.save import safetensors_bytes
 SHOWN, QUERIES, NEIGHBOURS = 6, 4, 5
 # Images that neighbours are chosen from, and on which the loss is measured, and images of a batch.
 SAMPLES, BATCH = 64, 16
+# The beginnings of MMEngine's records that a bar replaces.
+_STEPS = r"(Epoch|Iter)\(train\)|Exp name: |Saving checkpoint at "
 TEMPLATE = Path(__file__).with_name("pretraining.md")
 
 
@@ -58,6 +64,27 @@ def save_model(runner: Runner, folder: Path) -> None:
     timm.models.save_for_hf(model, str(folder), safe_serialization=True)
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     write_atomically(folder / "model.safetensors", safetensors_bytes(weights, spec))
+
+
+@register(HOOKS)
+class ProgressBarHook(Hook):
+    """Shows a bar with the loss instead of the lines of training steps, which stay in the log file."""
+
+    def before_train(self, runner: Runner) -> None:
+        for handler in runner.logger.handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.addFilter(lambda record: not re.match(_STEPS, record.getMessage()))
+        hidden = not is_main_process()
+        self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=hidden)
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
+        # Reading the loss waits for a GPU.
+        if batch_idx % 10 == 0:
+            self._bar.set_postfix_str(f"loss {(outputs or {})['loss'].item():.3f}", refresh=False)
+        self._bar.update()
+
+    def after_train(self, runner: Runner) -> None:
+        self._bar.close()
 
 
 @torch.no_grad()
