@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import ATTENTIONS
 from soft_vit.layers.attention.focused import FlattenAttention
+from soft_vit.ops.linear import linear_attention_init, linear_attention_step
 
 DIM, HEADS = 12, 3
 # Weights that begin at or near zero.
@@ -144,6 +145,15 @@ def landmark_grid(attn: Any, feat_size: Size) -> Size:
 
 def landmarks(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:
     return averages(x, prefix, feat_size, landmark_grid(attn, feat_size))
+
+
+def decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal linear attention, a token a step."""
+    state, steps = linear_attention_init(k, v), []
+    for token in zip(q.unbind(2), k.unbind(2), v.unbind(2), strict=True):
+        x, state = linear_attention_step(state, *token)
+        steps.append(x)
+    return torch.stack(steps, 2)
 
 
 def softmax(attn: Any, x: Tensor, prefix: int, feat_size: Size) -> Tensor:

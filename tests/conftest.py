@@ -4,10 +4,13 @@ import gc
 import importlib.util
 import logging
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from functools import cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 # Read when torch is first imported. Tests run in as many processes as there are cores, with a thread each; and waiting
 # threads that spin make a busy machine many times slower.
@@ -123,6 +126,15 @@ def logged(monkeypatch) -> list[str]:
     messages = []
     monkeypatch.setattr(logging.Logger, "handle", lambda logger, record: messages.append(record.getMessage()))
     return messages
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, or else Playwright's own. Its sandbox does not work for root in a container."""
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)

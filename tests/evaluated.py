@@ -13,7 +13,6 @@ from timm.data import create_transform
 
 from soft_vit.data import CLASSES, ShapeImages
 
-DEMO = Path(__file__).parents[1] / "configs" / "demo" / "soft_pico_shapes.py"
 Model = Callable[[torch.Tensor], torch.Tensor]
 # Classes of `write_folders`.
 THERE = [0, 3, 4, 9]

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,11 @@ def released_shapes(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, tuple[i
             for index in range(depths[int(block[1]) - 1]):
                 shapes[f"block{block[1]}.{index}.{block[3]}"] = tuple(shape)
     return shapes
+
+
+def hollow(shapes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
+    """Zeros of these shapes, each with one number in memory."""
+    return {name: torch.zeros(()).expand(tuple(shape)) for name, shape in shapes.items()}
 
 
 @cache

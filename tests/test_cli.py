@@ -59,9 +59,10 @@ def test_missing_module_of_an_extra_behind_other_errors():
     assert "soft_vit[mmdet]" in end_of(raising(absent))
 
 
-@pytest.mark.parametrize(
-    ("error", "arguments"), [(ValueError, ["--traceback"]), (KeyError, []), (ModuleNotFoundError, [])]
-)
+TRACEBACKS = [(ValueError, ["--traceback"]), (KeyError, []), (ModuleNotFoundError, [])]
+
+
+@pytest.mark.parametrize(("error", "arguments"), TRACEBACKS)
 def test_traceback(error, arguments):
     """On request, and for errors that are not mistakes of a user."""
     with pytest.raises(error):
@@ -94,33 +95,33 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--img-size", "64"], {"img_size": (64, 64)}),
-        (["--img-size", "64x96"], {"img_size": (64, 96)}),
-        (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"options": {"a": "/my images/b,c", "b": "red fox"}}),
-        (
-            ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b"],
-            {"options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": (1, 2), "d": True, "e": ["a", "b"]}},
-        ),
-        (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"options": {"a": 1, "b": [(1, 2), None]}}),
-    ],
-)
+OPTIONS = [
+    (["--img-size", "64"], {"img_size": (64, 64)}),
+    (["--img-size", "64x96"], {"img_size": (64, 96)}),
+    (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"options": {"a": "/my images/b,c", "b": "red fox"}}),
+    (
+        ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b"],
+        {"options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": (1, 2), "d": True, "e": ["a", "b"]}},
+    ),
+    (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"options": {"a": 1, "b": [(1, 2), None]}}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), OPTIONS)
 def test_options(parser, arguments, expected):
     assert vars(parser.parse_args(arguments)).items() >= expected.items()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--cfg-options", "b=1", "novalue"], "novalue"),
-        (["--cfg-options", "a=[1,2"], "a=[1,2"),
-        (["--cfg-options", "a=[dict(b=1,c=2)]"], "a=[dict(b=1,c=2)]"),
-        (["--checkpoint", "a.pth", "--no-pretrained"], "--no-pretrained"),
-        *(([f"--img-size={text}"], text) for text in ("224x0", "-8", "abc", "224x", "2x2x2", "8.5")),
-    ],
-)
+WRONG = [
+    (["--cfg-options", "b=1", "novalue"], "novalue"),
+    (["--cfg-options", "a=[1,2"], "a=[1,2"),
+    (["--cfg-options", "a=[dict(b=1,c=2)]"], "a=[dict(b=1,c=2)]"),
+    (["--checkpoint", "a.pth", "--no-pretrained"], "--no-pretrained"),
+    *(([f"--img-size={text}"], text) for text in ("224x0", "-8", "abc", "224x", "2x2x2", "8.5")),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG)
 def test_wrong_options(parser, arguments, named, capsys):
     with pytest.raises(SystemExit) as end:
         parser.parse_args(arguments)

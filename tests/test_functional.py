@@ -163,11 +163,10 @@ def test_scale(kind):
         assert relative_error(soft_vit.attention(q, k, v, kind, scale=0.1), expected) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [case for case in CASES if case[0] in PACKED_KINDS],
-    ids=lambda x: x if isinstance(x, str) else "-".join(x),
-)
+PACKED = [case for case in CASES if case[0] in PACKED_KINDS]
+
+
+@pytest.mark.parametrize(("kind", "options"), PACKED, ids=lambda x: x if isinstance(x, str) else "-".join(x))
 def test_packed_equals_each_sequence_alone(kind, options):
     lengths = [1, 70, 64, 5, 129]
     q, k, v = qkv(*[(sum(lengths), 3, 4)] * 3, grad=True)
@@ -202,24 +201,24 @@ Q, V, BOUNDS = torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8, 5), torch.tensor([0
 T = torch.zeros(8, 3, 4)
 
 
-@pytest.mark.parametrize(
-    ("named", "call"),
-    {
-        "kind": lambda: soft_vit.attention(Q, Q, V, "softmx"),
-        "Options": lambda: soft_vit.attention(Q, Q, V, "linear", power=2),
-        r"\[B, H, N, D\]": lambda: soft_vit.attention(Q[0], Q[0], V[0]),
-        "one head, token": lambda: soft_vit.attention(Q, Q[:, :, :0], V[:, :, :0], "performer"),
-        "projection": lambda: soft_vit.attention(Q, Q, V, "performer", projection=torch.zeros(8, 5)),
-        "(2, 1, 8, 4)": lambda: soft_vit.attention(Q, Q[:, :1], V[:, :1]),
-        "one sequence": lambda: soft_vit.attention(Q, Q[:, :, :7], V[:, :, :7], "sima"),
-        "shape (2, 8)": lambda: soft_vit.attention(Q, Q, V, key_padding_mask=torch.ones(8, 8).bool()),
-        "at least one": lambda: soft_vit.attention(Q, Q, V, key_padding_mask=torch.zeros(2, 8).bool()),
-        "packed": lambda: soft_vit.varlen_attention(T, T, T, BOUNDS, "nystrom"),
-        r"\[T, H, D\]": lambda: soft_vit.varlen_attention(T[None], T[None], T[None], BOUNDS),
-        "cu_seqlens": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 7])),
-        "increase": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 3, 8])),
-    }.items(),
-)
+MISTAKES = {
+    "kind": lambda: soft_vit.attention(Q, Q, V, "softmx"),
+    "Options": lambda: soft_vit.attention(Q, Q, V, "linear", power=2),
+    r"\[B, H, N, D\]": lambda: soft_vit.attention(Q[0], Q[0], V[0]),
+    "one head, token": lambda: soft_vit.attention(Q, Q[:, :, :0], V[:, :, :0], "performer"),
+    "projection": lambda: soft_vit.attention(Q, Q, V, "performer", projection=torch.zeros(8, 5)),
+    "(2, 1, 8, 4)": lambda: soft_vit.attention(Q, Q[:, :1], V[:, :1]),
+    "one sequence": lambda: soft_vit.attention(Q, Q[:, :, :7], V[:, :, :7], "sima"),
+    "shape (2, 8)": lambda: soft_vit.attention(Q, Q, V, key_padding_mask=torch.ones(8, 8).bool()),
+    "at least one": lambda: soft_vit.attention(Q, Q, V, key_padding_mask=torch.zeros(2, 8).bool()),
+    "packed": lambda: soft_vit.varlen_attention(T, T, T, BOUNDS, "nystrom"),
+    r"\[T, H, D\]": lambda: soft_vit.varlen_attention(T[None], T[None], T[None], BOUNDS),
+    "cu_seqlens": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 7])),
+    "increase": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 3, 8])),
+}.items()
+
+
+@pytest.mark.parametrize(("named", "call"), MISTAKES)
 def test_mistakes(named, call):
     with pytest.raises(ValueError, match=named.replace("(", r"\(").replace(")", r"\)")):
         call()

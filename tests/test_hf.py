@@ -1,7 +1,6 @@
 """Attentions in models of transformers: by name, and swapped into them."""
 
 import copy
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -20,25 +19,17 @@ transformers = pytest.importorskip("transformers")
 hf = import_module("soft_vit.hf")
 
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, patch_size=4)
-MAKERS: dict[str, Callable[[], Any]] = {
-    "vit": lambda: transformers.ViTModel(transformers.ViTConfig(image_size=24, intermediate_size=32, **SMALL)),
-    "deit": lambda: transformers.DeiTModel(transformers.DeiTConfig(image_size=24, intermediate_size=32, **SMALL)),
-    "dinov2": lambda: transformers.Dinov2Model(transformers.Dinov2Config(image_size=24, **SMALL)),
-    "registers": lambda: transformers.Dinov2WithRegistersModel(
-        transformers.Dinov2WithRegistersConfig(image_size=24, **SMALL)
-    ),
-    "dinov3": lambda: transformers.DINOv3ViTModel(
-        transformers.DINOv3ViTConfig(image_size=24, intermediate_size=32, **{**SMALL, "num_attention_heads": 2})
-    ),
-    "siglip": lambda: transformers.SiglipVisionModel(
-        transformers.SiglipVisionConfig(image_size=24, intermediate_size=32, **SMALL)
-    ),
-    "siglip2": lambda: transformers.Siglip2VisionModel(
-        transformers.Siglip2VisionConfig(num_patches=36, intermediate_size=32, **SMALL)
-    ),
-    "clip": lambda: transformers.CLIPVisionModel(
-        transformers.CLIPVisionConfig(image_size=24, intermediate_size=32, **SMALL)
-    ),
+# The name of a class without Model, and what its config takes.
+VISION = dict(SMALL, image_size=24, intermediate_size=32)
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("ViT", VISION),
+    "deit": ("DeiT", VISION),
+    "dinov2": ("Dinov2", dict(SMALL, image_size=24)),
+    "registers": ("Dinov2WithRegisters", dict(SMALL, image_size=24)),
+    "dinov3": ("DINOv3ViT", dict(VISION, num_attention_heads=2)),
+    "siglip": ("SiglipVision", VISION),
+    "siglip2": ("Siglip2Vision", dict(SMALL, num_patches=36, intermediate_size=32)),
+    "clip": ("CLIPVision", VISION),
 }
 # The others differ from these in names of layers alone.
 QUICK = ("vit", "registers", "dinov3", "siglip2")
@@ -49,12 +40,14 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] * (name not in QUICK)
 
 
-every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MAKERS])
+every_model = pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MODELS])
 
 
 def make(name: str) -> Any:
     torch.manual_seed(0)
-    return randomize(MAKERS[name]().double().eval())
+    kind, options = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**options)
+    return randomize(getattr(transformers, f"{kind}Model")(config).double().eval())
 
 
 def inputs(name: str) -> dict[str, Tensor]:
@@ -105,13 +98,13 @@ def test_attention_by_name(name, registered):
 
 
 # One model with every way of swapping; the others with their own attention and with one that needs their maps.
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *(("vit", kind) for kind in ("linear", "soft", "nystrom", "bigbird")),
-        *(pytest.param(name, kind, marks=marks(name)) for name in MAKERS for kind in ("softmax", "local")),
-    ],
-)
+SWAPS = [
+    *(("vit", kind) for kind in ("linear", "soft", "nystrom", "bigbird")),
+    *(pytest.param(name, kind, marks=marks(name)) for name in MODELS for kind in ("softmax", "local")),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), SWAPS)
 def test_swap(name, kind, tmp_path):
     model, images = make(name), inputs(name)
     own, before = tokens_of(model, images), sum(parameter.numel() for parameter in model.parameters())
@@ -134,7 +127,7 @@ def test_swap(name, kind, tmp_path):
 
 
 # SigLIP2 has images of many shapes, which linformer refuses.
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MAKERS if name != "siglip2"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in MODELS if name != "siglip2"])
 def test_a_name_that_transformers_renames(name, tmp_path):
     make(name).save_pretrained(tmp_path / "teacher")
     model, images = type(make(name)).from_pretrained(tmp_path / "teacher", dtype=torch.float64), inputs(name)
@@ -147,8 +140,7 @@ def test_a_name_that_transformers_renames(name, tmp_path):
 
 
 def test_another_head_on_a_swapped_model_of_a_subfolder(tmp_path):
-    config = transformers.ViTConfig(image_size=24, intermediate_size=32, num_labels=3, **SMALL)
-    model = transformers.ViTForImageClassification(config).double().eval()
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=3, **VISION)).double().eval()
     soft_vit.swap_attention(model, "soft", max_bottleneck=(2, 2))
     model.save_pretrained(tmp_path / "model")
     given = dict(subfolder="model", dtype=torch.float64)
@@ -165,15 +157,14 @@ def test_a_swapped_model_follows_the_size_of_its_images():
     y, transposed = (model(pixel_values=x).last_hidden_state for x in (wide, wide.mT))
     # Windows of both maps differ, though each has sixteen tokens.
     assert y.shape == transposed.shape
-    model.activation_checkpointing_enable()
     model.train()
-    (model(pixel_values=wide).last_hidden_state.sum() + model(pixel_values=wide.mT).last_hidden_state.sum()).backward()
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    model.activation_checkpointing_disable()
-    model.zero_grad()
-    (model(pixel_values=wide).last_hidden_state.sum() + model(pixel_values=wide.mT).last_hidden_state.sum()).backward()
-    expected = [p.grad for p in model.parameters() if p.grad is not None]
-    assert all(relative_error(a, b) < 1e-10 for a, b in zip(found, expected, strict=True))
+    gradients = []
+    for switch in (model.activation_checkpointing_enable, model.activation_checkpointing_disable):
+        switch()
+        model.zero_grad()
+        sum(model(pixel_values=x).last_hidden_state.sum() for x in (wide, wide.mT)).backward()
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert all(relative_error(a, b) < 1e-10 for a, b in zip(*gradients, strict=True))
 
 
 def test_adapters_on_a_swapped_model():
@@ -193,9 +184,8 @@ def test_models_of_this_package_in_transformers(tmp_path):
     config = transformers.TimmWrapperConfig(architecture="soft_pico", num_labels=3, model_args={"img_size": 32})
     model = transformers.AutoModelForImageClassification.from_config(config)
     images = [{"pixel_values": torch.randn(3, 32, 32), "labels": i % 3} for i in range(4)]
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), num_train_epochs=1, per_device_train_batch_size=2, report_to=[], use_cpu=True
-    )
+    how = dict(num_train_epochs=1, per_device_train_batch_size=2, report_to=[], use_cpu=True)
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), **how)
     trainer = transformers.Trainer(model=model, args=arguments, train_dataset=images)
     assert trainer.train().global_step == 2
     trainer.save_model(str(tmp_path / "saved"))
@@ -215,10 +205,8 @@ def test_mistakes(registered, tmp_path):
     make("vit").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"config\.json"):
         hf.from_pretrained(tmp_path)
-    config = transformers.LlamaConfig(
-        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
-    )
-    causal = transformers.LlamaModel(config)
+    sizes = dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    causal = transformers.LlamaModel(transformers.LlamaConfig(**sizes))
     causal.set_attn_implementation("soft_vit_linear")
     with pytest.raises(ValueError, match="causal"):
         causal(torch.zeros(1, 3, dtype=torch.long))

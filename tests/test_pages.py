@@ -236,9 +236,10 @@ SNIPPETS = {
 SLOW = ("dense-", "weights-", "when_something_looks_wrong-")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(SLOW)) for name in SNIPPETS]
-)
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(SLOW)) for name in SNIPPETS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_snippet(desk, name):
     code = SNIPPETS[name]
     if code.startswith("_base_"):

@@ -262,9 +262,12 @@ def attn_layer(
     (`performer_vit_tiny_patch16`) and those of `swap_attention` follow the grid of each image instead.
 
     options: of the attention type, and sr_ratio (default 2), the side of the window that a reduced token summarises.
-    ValueError for an unknown type or option, and for a type that needs a feat_size without one.
+    ValueError for an unknown type or option, and a feat_size that is missing or not two positive integers.
     """
     check_options(kind, options)
+    sides = feat_size if isinstance(feat_size, tuple | list) else ()
+    if feat_size is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
+        raise ValueError(f"feat_size must be two positive integers (H, W), got {feat_size!r}.")
     if feat_size is None and (attention_class(kind).traits.needs_grid or options.get("qk_conv")):
         raise missing_grid(kind)
     given = {"feat_size": feat_size, "num_prefix_tokens": num_prefix_tokens, **options}

@@ -59,9 +59,10 @@ def test_peak_by_hand(device):
     assert peak_memory(work, device) == 16_000
 
 
-@pytest.mark.parametrize(
-    "look", [lambda x: x.mT, lambda x: x.flatten(), lambda x: x[0], lambda x: x.detach(), torch.relu_]
-)
+VIEWS = [lambda x: x.mT, lambda x: x.flatten(), lambda x: x[0], lambda x: x.detach(), torch.relu_]
+
+
+@pytest.mark.parametrize("look", VIEWS)
 def test_tensors_from_before_are_not_counted(look):
     x = torch.zeros(8, 125)
     assert peak_memory(lambda: look(x), "cpu") == 0
@@ -136,15 +137,15 @@ def test_memory_by_hand(monkeypatch):
 # Models by name with variants; the naive one is the same function with the same gradients.
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        ("soft_pico", None),
-        ("soft_pico+eager", "eager"),
-        ("soft_norm_pico+folded+triton", "triton"),
-        ("test_vit+soft", None),
-    ],
-)
+BACKENDS = {
+    "soft_pico": None,
+    "soft_pico+eager": "eager",
+    "soft_norm_pico+folded+triton": "triton",
+    "test_vit+soft": None,
+}
+
+
+@pytest.mark.parametrize(("name", "backend"), BACKENDS.items())
 def test_every_attention_has_the_backend(name, backend):
     attentions = [module for module in create_variant(name).modules() if isinstance(module, SoftAttention)]
     assert attentions

@@ -110,14 +110,14 @@ def test_folders_that_are_numbers(tmp_path):
     assert find_images(tmp_path / "v2", "").classes == list(names)
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["0 a.png 0", "1 a.png 0", "0 b.png 1", "1 b.png 1"],
-        ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a"],
-        ["0 great dane.png\tgreat dane", "1 great dane.png\tgreat dane", "0 pug.png\tpug", "1 pug.png\tpug"],
-    ],
-)
+FLAT_LISTS = [
+    ["0 a.png 0", "1 a.png 0", "0 b.png 1", "1 b.png 1"],
+    ["1 b.png b", "0 b.png b", "1 a.png a", "0 a.png a"],
+    ["0 great dane.png\tgreat dane", "1 great dane.png\tgreat dane", "0 pug.png\tpug", "1 pug.png\tpug"],
+]
+
+
+@pytest.mark.parametrize("lines", FLAT_LISTS)
 def test_a_flat_folder_with_a_list(tmp_path, lines):
     names = ("great dane", "pug") if "pug" in lines[-1] else ("a", "b")
     make_tree(tmp_path, "train", names)
@@ -163,22 +163,22 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
     assert contents(find_multi_label_images(tmp_path, "val", classes=["c", "d"])) == [(3, (0,))]
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "error", "message"),
-    [
-        ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
-        ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png on line 2"),
-        ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
-        ("csv", "file,labels\n0.png,a\n\n0.png,b\n", ValueError, "0.png on lines 2 and 4"),
-        ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
-        ("csv", "", ValueError, "header"),
-        ("csv", "0.png,1,0\n1.png,0,1\n", ValueError, "header"),
-        ("txt", "", ValueError, "train.txt"),
-        ("txt", "0.png x\n0.png x\n", ValueError, "0.png on lines 1 and 2"),
-        ("txt", "0.png a\n", ValueError, "'a'"),
-        ("json", "{}", FileNotFoundError, "train.csv"),
-    ],
-)
+LIST_MISTAKES = [
+    ("csv", "file,a,b\n0.png,1,yes\n", ValueError, "'yes'"),
+    ("csv", "file,labels\n9.png,a\n", FileNotFoundError, "9.png on line 2"),
+    ("csv", "file,labels\n0.png,a,b\n", ValueError, "2 columns in each row, got 0.png,a,b"),
+    ("csv", "file,labels\n0.png,a\n\n0.png,b\n", ValueError, "0.png on lines 2 and 4"),
+    ("csv", "file;labels\n0.png;a\n", ValueError, "commas"),
+    ("csv", "", ValueError, "header"),
+    ("csv", "0.png,1,0\n1.png,0,1\n", ValueError, "header"),
+    ("txt", "", ValueError, "train.txt"),
+    ("txt", "0.png x\n0.png x\n", ValueError, "0.png on lines 1 and 2"),
+    ("txt", "0.png a\n", ValueError, "'a'"),
+    ("json", "{}", FileNotFoundError, "train.csv"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "error", "message"), LIST_MISTAKES)
 def test_mistakes_in_lists_of_several_labels(tmp_path, kind, text, error, message):
     listed(tmp_path, "train", kind, text)
     with pytest.raises(error, match=re.escape(message)):
@@ -233,28 +233,28 @@ def ring(folder: Path) -> None:
     (folder / "b" / "a").symlink_to("../a")
 
 
-@pytest.mark.parametrize(
-    ("make", "split", "error", "message"),
-    [
-        (lambda root: root.rmdir(), "train", FileNotFoundError, "must have a folder train"),
-        (make_tree, "test", FileNotFoundError, r"test\.tar"),
-        (lambda root: (root / "train" / "a").mkdir(parents=True), "train", ValueError, "must hold images"),
-        (lambda root: (make_tree(root) / "train/empty").mkdir(), "train", ValueError, "such as empty"),
-        (lambda root: (make_tree(root) / "train/x.png").write_bytes(b""), "train", ValueError, "x.png"),
-        (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
-        (lambda root: flat(root, None), "val", FileNotFoundError, r"val\.txt"),
-        (lambda root: flat(root, "x.png a\n\ny.png a\n"), "val", FileNotFoundError, "y.png on line 3"),
-        (lambda root: flat(root, "a\nb\n"), "val", ValueError, "'a' on line 1"),
-        (lambda root: flat(root, "x.png a\nx.png b\n"), "val", ValueError, "x.png on lines 1 and 2"),
-        (lambda root: flat(root, "x.png a\nx.png a\n"), "val", ValueError, "x.png on lines 1 and 2"),
-        (lambda root: classes_file(root, "a\nb\na\n"), "train", ValueError, "a on lines 1 and 3"),
-        (lambda root: (make_tree(root) / "train/a/up").symlink_to("../../train"), "train", ValueError, "a/up"),
-        (lambda root: ring(make_tree(root) / "train"), "train", ValueError, "a/b/a"),
-        (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
-        (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
-        (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
-    ],
-)
+MISTAKES = [
+    (lambda root: root.rmdir(), "train", FileNotFoundError, "must have a folder train"),
+    (make_tree, "test", FileNotFoundError, r"test\.tar"),
+    (lambda root: (root / "train" / "a").mkdir(parents=True), "train", ValueError, "must hold images"),
+    (lambda root: (make_tree(root) / "train/empty").mkdir(), "train", ValueError, "such as empty"),
+    (lambda root: (make_tree(root) / "train/x.png").write_bytes(b""), "train", ValueError, "x.png"),
+    (lambda root: (make_tree(root), make_tree(root, "val", ("a", "z"))), "val", ValueError, "'z'"),
+    (lambda root: flat(root, None), "val", FileNotFoundError, r"val\.txt"),
+    (lambda root: flat(root, "x.png a\n\ny.png a\n"), "val", FileNotFoundError, "y.png on line 3"),
+    (lambda root: flat(root, "a\nb\n"), "val", ValueError, "'a' on line 1"),
+    (lambda root: flat(root, "x.png a\nx.png b\n"), "val", ValueError, "x.png on lines 1 and 2"),
+    (lambda root: flat(root, "x.png a\nx.png a\n"), "val", ValueError, "x.png on lines 1 and 2"),
+    (lambda root: classes_file(root, "a\nb\na\n"), "train", ValueError, "a on lines 1 and 3"),
+    (lambda root: (make_tree(root) / "train/a/up").symlink_to("../../train"), "train", ValueError, "a/up"),
+    (lambda root: ring(make_tree(root) / "train"), "train", ValueError, "a/b/a"),
+    (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),
+    (lambda root: (root / "train.tar").write_bytes(b"no archive" * 99), "train", ValueError, "TAR"),
+    (lambda root: (root / "train.zip").write_bytes(b"no archive" * 99), "train", ValueError, "ZIP"),
+]
+
+
+@pytest.mark.parametrize(("make", "split", "error", "message"), MISTAKES)
 def test_mistakes_get_one_sentence(tmp_path, make, split, error, message):
     make(tmp_path)
     with pytest.raises(error, match=message) as caught:
@@ -265,18 +265,17 @@ def test_mistakes_get_one_sentence(tmp_path, make, split, error, message):
 GREY16 = np.array([[0, 256, 65535]], np.uint16)
 
 
-@pytest.mark.parametrize(
-    ("data", "pixels"),
-    [
-        (encoded(GREY16), [0, 1, 255]),
-        (encoded(GREY16, "TIFF"), [0, 1, 255]),
-        # Pillow gives these as 32 bits, scaled to 16.
-        (encoded(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
-        (encoded(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
-        (encoded(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
-    ],
-    ids=["16 bits", "16 bits in TIFF", "16 bits in PGM", "grey", "grey and alpha"],
-)
+CONVERTED = {
+    "16 bits": (encoded(GREY16), [0, 1, 255]),
+    "16 bits in TIFF": (encoded(GREY16, "TIFF"), [0, 1, 255]),
+    # Pillow gives these as 32 bits, scaled to 16.
+    "16 bits in PGM": (encoded(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
+    "grey": (encoded(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
+    "grey and alpha": (encoded(np.array([[[9, 9], [8, 0], [7, 255]]], np.uint8)), [9, 8, 7]),
+}
+
+
+@pytest.mark.parametrize(("data", "pixels"), CONVERTED.values(), ids=CONVERTED)
 def test_values_survive_the_conversion(data, pixels):
     image = decode_image(data)
     assert image.mode == "RGB"

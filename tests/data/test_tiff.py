@@ -61,17 +61,17 @@ def test_labels_lie_where_the_image_lies(tmp_path):
         assert [(tag.code, tag.dtype, tag.count, tag.value) for tag in page.tags if tag.code > 33000] == PLACE
 
 
-@pytest.mark.parametrize(
-    ("values", "options", "cut", "key"),
-    [
-        (PIXELS, {}, 99_999, "99999"),
-        (PIXELS, {}, 5, "TIFF"),
-        (PIXELS.astype(np.uint16), {}, None, "--bits"),
-        (PIXELS.astype(np.float32), {}, None, "float32"),
-        (np.dstack([PIXELS] * 3), {"photometric": "minisblack", "planarconfig": "contig"}, None, "9 samples"),
-        (np.stack([PIXELS] * 3), {}, None, "3 pages"),
-    ],
-)
+OTHERS = [
+    (PIXELS, {}, 99_999, "99999"),
+    (PIXELS, {}, 5, "TIFF"),
+    (PIXELS.astype(np.uint16), {}, None, "--bits"),
+    (PIXELS.astype(np.float32), {}, None, "float32"),
+    (np.dstack([PIXELS] * 3), {"photometric": "minisblack", "planarconfig": "contig"}, None, "9 samples"),
+    (np.stack([PIXELS] * 3), {}, None, "3 pages"),
+]
+
+
+@pytest.mark.parametrize(("values", "options", "cut", "key"), OTHERS)
 def test_other_files_are_refused(tmp_path, values, options, cut, key):
     path = written(tmp_path / "a.tif", values, **options)
     if cut:

@@ -2,12 +2,12 @@
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
+from engine.runs import CONFIGS
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import DATASETS, MODELS
@@ -22,7 +22,6 @@ from soft_vit.weights.spec import ModelSpec
 # The configs of detectors and segmentors: what they name is known, schedules and sizes are as published.
 
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 PATHS = [
     pytest.param(
         path, id=path.stem, marks=[pytest.mark.slow] if "small_fpn" in path.stem or "large" in path.stem else []

@@ -12,21 +12,24 @@ from soft_vit.dense.features import TimmFeatures
 from soft_vit.dense.segmentation import TimmSegmentor
 from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 
-# Families of this package, and one of each kind of feature pyramid that timm makes.
+# Families of this package, one of each kind of feature pyramid that timm makes, and the backbone of configs.
 BODIES = [
-    *[family for family in SMALL.values() if "embed_dims" in family[1]],
-    ("resnet18", {}),
-    ("convnext_atto", {}),
-    ("swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1), "embed_dim": 24}),
-    ("mobilenetv3_small_050", {}),
+    *[(TimmFeatures, *family, (72, 104)) for family in SMALL.values() if "embed_dims" in family[1]],
+    *[(TimmFeatures, name, {}, (72, 104)) for name in ("resnet18", "convnext_atto", "mobilenetv3_small_050")],
+    (TimmFeatures, "swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1), "embed_dim": 24}, (224, 224)),
+    (SOFT, "soft_pico", {}, (97, 203)),
+    (SOFT, "soft_pico", {"out_indices": (1, 3)}, (333, 70)),
+    (SOFT, "soft_pico", {"out_indices": (3,)}, (64, 64)),
+    (SOFT, "soft_pico", {"out_indices": (0, 2)}, (64, 96)),
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), BODIES)
-def test_any_model_gives_a_pyramid(name, options):
-    features, size = TimmFeatures(name, **options), (224, 224) if name.startswith("swin") else (72, 104)
+@pytest.mark.parametrize(("kind", "name", "options", "size"), BODIES)
+def test_any_model_gives_a_pyramid(kind, name, options, size):
+    features = kind(name, **options)
     maps = features(torch.randn(2, 3, *size))
-    assert features.reductions == [4, 8, 16, 32]
+    assert isinstance(maps, tuple) == (kind is SOFT)
+    assert features.reductions == [4 << index for index in options.get("out_indices", range(4))]
     for m, channels, stride in zip(maps, features.channels, features.reductions, strict=True):
         assert m.shape[:2] == (2, channels)
         # Some round down, others up.
@@ -46,9 +49,10 @@ def test_maps_come_in_the_order_of_the_stages():
 STAGES = [("soft_pico", "stages.{}.blocks", 0), ("resnet18", "layer{}.", 1), ("convnext_atto", "stages_{}.", 0)]
 
 
-@pytest.mark.parametrize(
-    ("name", "stage", "first", "frozen"), [(*STAGES[0], -1), (*STAGES[0], 2), (*STAGES[1], 2), (*STAGES[2], 0)]
-)
+FROZEN = [(*STAGES[0], -1), (*STAGES[0], 2), (*STAGES[1], 2), (*STAGES[2], 0)]
+
+
+@pytest.mark.parametrize(("name", "stage", "first", "frozen"), FROZEN)
 def test_frozen_stages_stay_out_of_training(name, stage, first, frozen):
     features = TimmFeatures(name, frozen_stages=frozen, norm_eval=True).train()
     parameters = dict(features.body.named_parameters())
@@ -86,28 +90,11 @@ def test_layer_decay_counts_the_layers_of_the_body():
         construct(TimmFeatures("resnet18"))
 
 
-@pytest.mark.parametrize(
-    ("size", "out_indices"), [((97, 203), (0, 1, 2, 3)), ((333, 70), (1, 3)), ((64, 64), (3,)), ((64, 96), (0, 2))]
-)
-def test_a_tuple_of_contiguous_maps(size, out_indices):
-    backbone = SOFT("soft_pico", out_indices=out_indices)
-    maps = backbone(torch.randn(2, 3, *size))
-    assert isinstance(maps, tuple)
-    widths = (32, 64, 128, 160)
-    assert [list(m.shape) for m in maps] == [
-        [2, widths[i], *(-(-side // (4 << i)) for side in size)] for i in out_indices
-    ]
-    assert all(m.is_contiguous() for m in maps)
-    # A mean over channels would cancel behind a LayerNorm.
-    sum((m * torch.randn_like(m)).sum() for m in maps).backward()
-    assert not [name for name, p in backbone.named_parameters() if p.grad is None]
-
-
 # A window of 8 on a map of 80 x 80 gives 100.
-@pytest.mark.parametrize(
-    ("arguments", "tokens"),
-    [({}, 49), ({"max_bottleneck": [5, 9]}, 45), ({"max_bottleneck": 6}, 36), ({"max_bottleneck": None}, 100)],
-)
+BOUNDS = [({}, 49), ({"max_bottleneck": [5, 9]}, 45), ({"max_bottleneck": 6}, 36), ({"max_bottleneck": None}, 100)]
+
+
+@pytest.mark.parametrize(("arguments", "tokens"), BOUNDS)
 def test_the_number_of_bottleneck_tokens_is_bounded(arguments, tokens):
     backbone = SOFT("soft_pico", out_indices=(0,), **arguments)
     norm = backbone.body["model"].stages[0].blocks[0].attn.sample_norm
@@ -122,13 +109,18 @@ def pretrained(path, **options) -> dict:
 
 
 # A path of weights for `TimmFeatures`; the round trip of files has pyramids, too.
-@pytest.mark.parametrize(("name", "prefix"), [("convnext_atto", None), ("soft_pico", ""), ("soft_pico", "model.")])
+STARTS = [("convnext_atto", None), ("soft_pico", None), ("soft_pico", ""), ("soft_pico", "model.")]
+
+
+@pytest.mark.parametrize(("name", "prefix"), STARTS)
 def test_weights_of_a_classifier_give_its_maps(name, prefix, tmp_path):
+    """A file comes before published weights."""
     classifier, path = timm.create_model(name, num_classes=7).eval(), tmp_path / "weights.pth"
     weights = {(prefix or "") + name: weight for name, weight in classifier.state_dict().items()}
     torch.save({"state_dict": {**weights, **({"neck.weight": torch.zeros(3)} if prefix else {})}}, path)
     if prefix is None:
-        backbone = TimmFeatures(name, checkpoint_path=str(path), out_norm=False).eval()
+        recorded = {"pretrained": name == "soft_pico"}
+        backbone = TimmFeatures(name, checkpoint_path=str(path), out_norm=False, **recorded).eval()
     else:
         backbone = SOFT(name, out_norm=False, init_cfg=[pretrained(path, prefix=prefix)]).eval()
     backbone.init_weights()

@@ -39,10 +39,10 @@ def random_rois(images: int, count: int) -> torch.Tensor:
     return torch.cat([index, random_boxes(count) - 10], dim=1).double()
 
 
-@pytest.mark.parametrize(
-    ("size", "scale", "sampling_ratio", "aligned"),
-    [((7, 7), 0.5, 0, True), ((3, 5), 1.0, 1, False), ((14, 2), 0.25, 3, True), ((7, 7), 0.5, 3, False)],
-)
+ROI_ALIGN = [((7, 7), 0.5, 0, True), ((3, 5), 1.0, 1, False), ((14, 2), 0.25, 3, True), ((7, 7), 0.5, 3, False)]
+
+
+@pytest.mark.parametrize(("size", "scale", "sampling_ratio", "aligned"), ROI_ALIGN)
 def test_roi_align(size, scale, sampling_ratio, aligned):
     rois, maps = random_rois(2, 9), torch.randn(2, 3, 33, 27, dtype=torch.double)
     weights = torch.randn(9, 3, *size, dtype=torch.double)

@@ -68,13 +68,13 @@ def of_a_rank(rank: int, attention: str, count: int, counts: int, folder: Path) 
     return gradients_and_buffers(model, rank, count, counts, folder)
 
 
-@pytest.mark.parametrize(
-    ("attention", "count", "counts"),
-    [
-        ("vq", 3, 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", 3, 2), ("performer", 2, 1))),
-    ],
-)
+TRAINED = [
+    ("vq", 3, 2),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", 3, 2), ("performer", 2, 1))),
+]
+
+
+@pytest.mark.parametrize(("attention", "count", "counts"), TRAINED)
 def test_steps_are_those_of_one_process(attention, count, counts, tmp_path):
     """Gradients, random features and codes, with as many images in each step."""
     alone = gradients_and_buffers(small(attention, seed=0), 0, 1, counts, tmp_path)

@@ -26,9 +26,10 @@ from soft_vit.weights import RECORDED_WEIGHTS
 SLOW = ("docs/gym/tasks.md",)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in (*PAGES, *TABLES)]
-)
+FILES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in (*PAGES, *TABLES)]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_file_is_what_is_generated(name):
     assert generated(name) == (ROOT / name).read_text(), "run python -m docs.generate"
 
@@ -51,11 +52,11 @@ def test_counts_are_those_of_the_models():
 # Examples run.
 
 
+EXAMPLES = [("siglip2_resolutions", ["2"], "4 tokens  soft_vit_linear"), ("naflex_rates", ["6", "3"], "squares ")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "arguments", "line"),
-    [("siglip2_resolutions", ["2"], "4 tokens  soft_vit_linear"), ("naflex_rates", ["6", "3"], "squares ")],
-)
+@pytest.mark.parametrize(("name", "arguments", "line"), EXAMPLES)
 def test_example(name, arguments, line, monkeypatch, capsys):
     pytest.importorskip("transformers")
     monkeypatch.setattr(sys, "argv", [name, *arguments])

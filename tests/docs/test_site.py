@@ -43,22 +43,11 @@ def address(site) -> Iterator[str]:
     server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as program:
-        # The sandbox does not work for root in a container.
-        browser = program.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        context = browser.new_context()
-        # Busy machines need long.
-        context.set_default_timeout(300_000)
-        yield context
-        browser.close()
-
-
 @pytest.fixture
-def page(browser):
-    page = browser.new_page()
+def page(chromium):
+    page = chromium.new_page()
+    # Busy machines need long.
+    page.set_default_timeout(300_000)
     yield page
     page.close()
 

@@ -9,6 +9,7 @@ from stored import leaves
 
 from soft_vit.engine.config import resolve
 from soft_vit.engine.resume.read import load_checkpoint_file
+from soft_vit.engine.run import TrainResult, train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
@@ -75,6 +76,14 @@ def assert_same_state(one: Path, other: Path, *parts: str) -> None:
     first, second = load_checkpoint_file(one), load_checkpoint_file(other)
     for part in parts or ("state_dict",):
         assert_same(first[part], second[part])
+
+
+def assert_resumes(config: Path, folder: Path, options: dict, stop: str, *parts: str, **how: object) -> TrainResult:
+    """Train in folder/whole, and again from its checkpoint `stop`: the last checkpoints are the same in these parts."""
+    whole = train(config, work_dir=folder / "whole", options=options, **how)
+    rest = train(config, work_dir=folder / "rest", options=options, resume=str(folder / "whole" / stop), **how)
+    assert_same_state(whole.checkpoint, rest.checkpoint, *parts)
+    return whole
 
 
 def scalars(work_dir: Path) -> list[dict]:

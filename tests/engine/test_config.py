@@ -11,7 +11,7 @@ from timm.layers import to_2tuple
 
 from soft_vit.dense.segmentation.segmentor import _test_options
 from soft_vit.engine import DiagnosticsHook, ImageTree, SafeCheckpointHook, TimmTrainClassifier
-from soft_vit.engine.config import resolve, timm_model_of
+from soft_vit.engine.config import resolve
 from soft_vit.engine.entries import entries, type_name
 from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS, MODELS
@@ -31,13 +31,13 @@ def written(path: Path, text: str) -> Path:
 
 
 # test_recipes.py resolves those of the zoo.
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=str(path.relative_to(CONFIGS)), marks=[pytest.mark.slow] * (path.parent.name == "zoo"))
-        for path in ALL
-    ],
-)
+PATHS = [
+    pytest.param(path, id=str(path.relative_to(CONFIGS)), marks=[pytest.mark.slow] * (path.parent.name == "zoo"))
+    for path in ALL
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_every_config_resolves_to_itself(path):
     """What is resolved can be saved, and resolves to the same."""
     pytest.importorskip(path.parent.name if path.parent.name in ("mmdet", "mmseg") else "mmpretrain")
@@ -85,56 +85,37 @@ train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
     assert {"weights", "stop", "throughput"} <= cfg.default_hooks.keys()
 
 
-def test_configs_of_the_package_are_found_from_any_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert resolve("configs/demo/soft_pico_shapes.py").model.model_name == "soft_pico"
-    with pytest.raises(FileNotFoundError, match="none"):
-        resolve("configs/demo/none.py")
-
-
-def test_arguments_of_the_timm_model(tmp_path):
-    name, arguments = timm_model_of(CONFIGS / "demo" / "zoo" / "flatten_pvt_v2.py")
-    assert name == "flatten_pvt_v2_b0"
-    expected = {"depths": (1, 1, 2, 1), "num_heads": (1, 1, 2, 4), "img_size": 64, "num_classes": 10}
-    assert expected.items() <= arguments.items()
-    with pytest.raises(ValueError, match="model_name"):
-        timm_model_of(written(tmp_path / "c.py", "x = 1"))
-
-
 # Options.
 
 RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 
 
-@pytest.mark.parametrize(
-    ("config", "option", "value", "named"),
-    [
-        # They change nothing.
-        *(
-            (DEMO, name, "x", name)
-            for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")
-        ),
-        (RETINANET, "image_size", 8, "image_size"),
-        # Cannot be merged.
-        (DEMO, "param_scheduler.5.end", 3, "param_scheduler.5.end"),
-        (DEMO, "train_cfg.max_iters", 3, "max_iters"),
-        (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3, "max_epochs"),
-        # They would end the run late.
-        (DEMO, "train_cfg.max_epochs", 0, "max_epochs"),
-        (DEMO, "train_cfg.max_epochs", 1.5, "max_epochs"),
-        (DEMO, "train_cfg.val_interval", 0, "val_interval"),
-        (DEMO, "train_cfg.val_intervall", 2, "val_intervall"),
-        (DEMO, "train_dataloader.batch_size", 0, "batch_size"),
-        (DEMO, "optim_wrapper.accumulative_counts", 0, "accumulative_counts"),
-        (DEMO, "default_hooks.checkpoint.interval", "5", "interval"),
-        (DEMO, "default_hooks.logger.intervall", 5, "intervall"),
-        (DEMO, "default_hooks.watch.interval", 0, "interval"),
-        (DEMO, "custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}], "redraw_interval"),
-        # They cannot be shared.
-        (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", "abc", "got abc"),
-        (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", 0, "got 0"),
-    ],
-)
+REFUSED = [
+    # They change nothing.
+    *((DEMO, name, "x", name) for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
+    (RETINANET, "image_size", 8, "image_size"),
+    # Cannot be merged.
+    (DEMO, "param_scheduler.5.end", 3, "param_scheduler.5.end"),
+    (DEMO, "train_cfg.max_iters", 3, "max_iters"),
+    (CONFIGS / "segmentation" / "upernet_soft_pico_shapes.py", "train_cfg.max_epochs", 3, "max_epochs"),
+    # They would end the run late.
+    (DEMO, "train_cfg.max_epochs", 0, "max_epochs"),
+    (DEMO, "train_cfg.max_epochs", 1.5, "max_epochs"),
+    (DEMO, "train_cfg.val_interval", 0, "val_interval"),
+    (DEMO, "train_cfg.val_intervall", 2, "val_intervall"),
+    (DEMO, "train_dataloader.batch_size", 0, "batch_size"),
+    (DEMO, "optim_wrapper.accumulative_counts", 0, "accumulative_counts"),
+    (DEMO, "default_hooks.checkpoint.interval", "5", "interval"),
+    (DEMO, "default_hooks.logger.intervall", 5, "intervall"),
+    (DEMO, "default_hooks.watch.interval", 0, "interval"),
+    (DEMO, "custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}], "redraw_interval"),
+    # They cannot be shared.
+    (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", "abc", "got abc"),
+    (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", 0, "got 0"),
+]
+
+
+@pytest.mark.parametrize(("config", "option", "value", "named"), REFUSED)
 def test_option_that_is_refused(config, option, value, named):
     with pytest.raises(ValueError, match=named):
         resolve(config, {option: value, "env_cfg.cudnn_benchmark": True, "find_unused_parameters": True})
@@ -157,10 +138,14 @@ def sizes_of(cfg: Config) -> list:
     return [cfg.model.get("img_size"), *shown]
 
 
-@pytest.mark.parametrize(
-    ("config", "option"),
-    [("soft_tiny_albumentations", "image_size"), ("soft_tiny", "model.img_size"), ("demo/zoo/mlla", "image_size")],
-)
+SIZE_OPTIONS = [
+    ("soft_tiny_albumentations", "image_size"),
+    ("soft_tiny", "model.img_size"),
+    ("demo/zoo/mlla", "image_size"),
+]
+
+
+@pytest.mark.parametrize(("config", "option"), SIZE_OPTIONS)
 def test_image_size_is_one_value(config, option):
     cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
     assert sizes_of(cfg) == [96] * 4
@@ -187,22 +172,22 @@ def test_image_size_of_a_segmentor(name, value):
 CIFAR, UPERNET = "cifar/soft_plus_pico_cifar10", "segmentation/upernet_soft_norm_small_512_ade20k"
 
 
-@pytest.mark.parametrize(
-    ("config", "name", "value"),
-    [
-        (CIFAR, "data_root", "/data"),
-        (UPERNET, "data_root", "/data"),
-        (CIFAR, "image_size", 48),
-        ("soft_tiny", "image_size", (192, 160)),
-        ("demo/soft_pico_shapes", "image_size", 32),
-        (UPERNET, "image_size", (256, 192)),
-        ("soft_tiny", "num_classes", 7),
-        ("demo/soft_pico_shapes", "num_classes", 12),
-        (UPERNET, "num_classes", 4),
-        ("detection/retinanet_soft_pico_shapes", "num_classes", 4),
-        ("finetune/soft_tiny_imagefolder", "val_fraction", 0.1),
-    ],
-)
+CHILD_VALUES = [
+    (CIFAR, "data_root", "/data"),
+    (UPERNET, "data_root", "/data"),
+    (CIFAR, "image_size", 48),
+    ("soft_tiny", "image_size", (192, 160)),
+    ("demo/soft_pico_shapes", "image_size", 32),
+    (UPERNET, "image_size", (256, 192)),
+    ("soft_tiny", "num_classes", 7),
+    ("demo/soft_pico_shapes", "num_classes", 12),
+    (UPERNET, "num_classes", 4),
+    ("detection/retinanet_soft_pico_shapes", "num_classes", 4),
+    ("finetune/soft_tiny_imagefolder", "val_fraction", 0.1),
+]
+
+
+@pytest.mark.parametrize(("config", "name", "value"), CHILD_VALUES)
 def test_a_value_of_a_child_counts_as_an_option_does(tmp_path, config, name, value):
     """Also over that of another child, and an option over both."""
     base, path = CONFIGS / f"{config}.py", tmp_path / "c.py"
@@ -221,18 +206,18 @@ def test_a_value_of_a_child_in_pure_python(tmp_path):
     assert resolve(written(tmp_path / "c.py", text)).model.img_size == 32
 
 
-@pytest.mark.parametrize(
-    ("base", "child", "options", "named"),
-    [
-        (DEMO, "", {"train_dataloader.dataset.size": 32}, "image_size"),
-        (DEMO, "", {"image_size": 32, "model.img_size": 96}, "image_size"),
-        (DEMO, "image_size = 32\nmodel = dict(img_size=96)", {}, "image_size"),
-        # Nothing takes it, or a path stays behind.
-        ("low.py", "data_root = 'b'", {}, "data_root"),
-        ("low.py", "", {"data_root": "b"}, "data_root"),
-        ("low.py", "data_root = 'b'\ntrain_dataloader = dict(dataset=dict(data_root='b'))", {}, "val_evaluator.file"),
-    ],
-)
+CONTRADICTIONS = [
+    (DEMO, "", {"train_dataloader.dataset.size": 32}, "image_size"),
+    (DEMO, "", {"image_size": 32, "model.img_size": 96}, "image_size"),
+    (DEMO, "image_size = 32\nmodel = dict(img_size=96)", {}, "image_size"),
+    # Nothing takes it, or a path stays behind.
+    ("low.py", "data_root = 'b'", {}, "data_root"),
+    ("low.py", "", {"data_root": "b"}, "data_root"),
+    ("low.py", "data_root = 'b'\ntrain_dataloader = dict(dataset=dict(data_root='b'))", {}, "val_evaluator.file"),
+]
+
+
+@pytest.mark.parametrize(("base", "child", "options", "named"), CONTRADICTIONS)
 def test_values_that_contradict_each_other(tmp_path, base, child, options, named):
     written(tmp_path / "low.py", "data_root = 'a'\nval_evaluator = dict(file='a/b')\n")
     with pytest.raises(ValueError, match=named):
@@ -240,9 +225,8 @@ def test_values_that_contradict_each_other(tmp_path, base, child, options, named
 
 
 def test_words_are_no_paths_in_a_data_root_of_here(tmp_path):
-    written(
-        tmp_path / "low.py", "_base_ = 'configs/finetune/soft_tiny_imagefolder.py'\ndata_root = '.'\nnum_classes = 2\n"
-    )
+    base = "_base_ = 'configs/finetune/soft_tiny_imagefolder.py'"
+    written(tmp_path / "low.py", f"{base}\ndata_root = '.'\nnum_classes = 2\n")
     cfg = resolve(written(tmp_path / "c.py", "_base_ = 'low.py'\ndata_root = 'b'\n"))
     assert cfg.train_dataloader.dataset.data_root == "b"
 
@@ -307,17 +291,17 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
         resolve(path, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "crop", "expected"),
-    [
-        ("soft_tiny", {"load_from": "timm://test_vit"}, {}, ([127.5] * 3, 0.95, "center")),
-        ("soft_tiny", {"load_from": "timm://soft_pico.shapes"}, {"crop_pct": 0.8}, ([127.5] * 3, 0.8, "center")),
-        ("soft_tiny", {"load_from": "noted.pth"}, {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
-        ("soft_tiny", {"load_from": "plain.pth"}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
-        ("soft_tiny", {}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
-        ("soft_tiny", {"model.model_name": "test_vit", "model.pretrained": True}, {}, ([127.5] * 3, 0.95, "center")),
-    ],
-)
+STARTS = [
+    ("soft_tiny", {"load_from": "timm://test_vit"}, {}, ([127.5] * 3, 0.95, "center")),
+    ("soft_tiny", {"load_from": "timm://soft_pico.shapes"}, {"crop_pct": 0.8}, ([127.5] * 3, 0.8, "center")),
+    ("soft_tiny", {"load_from": "noted.pth"}, {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
+    ("soft_tiny", {"load_from": "plain.pth"}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
+    ("soft_tiny", {}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
+    ("soft_tiny", {"model.model_name": "test_vit", "model.pretrained": True}, {}, ([127.5] * 3, 0.95, "center")),
+]
+
+
+@pytest.mark.parametrize(("config", "options", "crop", "expected"), STARTS)
 def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, config, options, crop, expected):
     notes = ModelSpec("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
@@ -373,15 +357,15 @@ def test_data_root_reaches_data_sets_without_one(tmp_path):
 # How a run is built.
 
 
-@pytest.mark.parametrize(
-    ("options", "loop"),
-    [
-        ({}, {"type": "ExactEpochLoop", "max_epochs": 5, "val_interval": 1}),
-        ({"by_epoch": False, "max_iters": 40}, {"type": "ExactIterLoop", "max_iters": 40, "val_interval": 1}),
-        ({"_delete_": True, "by_epoch": False, "max_iters": 5}, {"type": "ExactIterLoop", "max_iters": 5}),
-        ({"_delete_": True, "type": "EpochBasedTrainLoop"}, {"type": "EpochBasedTrainLoop"}),
-    ],
-)
+LOOPS = [
+    ({}, {"type": "ExactEpochLoop", "max_epochs": 5, "val_interval": 1}),
+    ({"by_epoch": False, "max_iters": 40}, {"type": "ExactIterLoop", "max_iters": 40, "val_interval": 1}),
+    ({"_delete_": True, "by_epoch": False, "max_iters": 5}, {"type": "ExactIterLoop", "max_iters": 5}),
+    ({"_delete_": True, "type": "EpochBasedTrainLoop"}, {"type": "EpochBasedTrainLoop"}),
+]
+
+
+@pytest.mark.parametrize(("options", "loop"), LOOPS)
 def test_loop(options, loop):
     assert resolve(DEMO, {"train_cfg": options}).train_cfg == loop
 
@@ -409,27 +393,27 @@ def test_options_replace_a_folder_in_each_entry(tmp_path):
     assert resolve(path, places).train_dataloader.dataset.data_root == "others"
 
 
-@pytest.mark.parametrize(
-    ("own", "switched"),
-    [
-        ({}, {"dtype": "bfloat16"}),
-        ({"type": "AmpOptimWrapper", "loss_scale": 8.0}, {"dtype": "bfloat16"}),
-        ({"type": "mmengine.AmpOptimWrapper", "dtype": "float16"}, {"dtype": "float16"}),
-    ],
-)
+WRAPPERS = [
+    ({}, {"dtype": "bfloat16"}),
+    ({"type": "AmpOptimWrapper", "loss_scale": 8.0}, {"dtype": "bfloat16"}),
+    ({"type": "mmengine.AmpOptimWrapper", "dtype": "float16"}, {"dtype": "float16"}),
+]
+
+
+@pytest.mark.parametrize(("own", "switched"), WRAPPERS)
 def test_amp_keeps_float16(tmp_path, own, switched):
     cfg = resolve(written(tmp_path / "c.py", f"optim_wrapper = {own}"), amp=True)
     assert cfg.optim_wrapper == {"type": "SafeOptimWrapper", **switched}
 
 
-@pytest.mark.parametrize(
-    ("processes", "loader", "wrapper", "factor"),
-    [
-        (8, {"batch_size": 4}, {}, 2),
-        (2, {"batch_size": 4}, {"accumulative_counts": 6}, 3),
-        (1, {"batch_size": 4, "batch_sampler": {"type": "BatchSampler", "batch_size": 32}}, {}, 2),
-    ],
-)
+SCALINGS = [
+    (8, {"batch_size": 4}, {}, 2),
+    (2, {"batch_size": 4}, {"accumulative_counts": 6}, 3),
+    (1, {"batch_size": 4, "batch_sampler": {"type": "BatchSampler", "batch_size": 32}}, {}, 2),
+]
+
+
+@pytest.mark.parametrize(("processes", "loader", "wrapper", "factor"), SCALINGS)
 def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, factor):
     monkeypatch.setenv("WORLD_SIZE", str(processes))
 

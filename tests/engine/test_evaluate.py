@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, NARROW, NARROW_MODEL, assert_same_state
+from engine.runs import CONFIGS, DEMO, NARROW, NARROW_MODEL, assert_same_state
 from evaluated import (
-    DEMO,
     OPTIONS,
     THERE,
     Model,
@@ -130,18 +129,18 @@ def test_weights_that_know_their_options_are_tested_with_them(sized_as, folders,
     assert agrees(metrics, expected_on_folder(model, folders / "numbered", 32, 1.0, 0.5, 0.25))
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments", "error", "named"),
-    [
-        ("none.pth", {}, FileNotFoundError, "none.pth"),
-        ("{checkpoint}", {"crop_pct": 1.5}, ValueError, "1.5"),
-        ("{checkpoint}", {"img_size": 31}, ValueError, "31"),
-        ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "'named'"),
-        ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "x.pth"),
-        ("soft_norm_pico", {}, ValueError, "soft_norm_pico"),
-        ("{other}", {}, ValueError, "head"),
-    ],
-)
+MISTAKES = [
+    ("none.pth", {}, FileNotFoundError, "none.pth"),
+    ("{checkpoint}", {"crop_pct": 1.5}, ValueError, "1.5"),
+    ("{checkpoint}", {"img_size": 31}, ValueError, "31"),
+    ("{checkpoint}", {"data_root": "{folders}"}, ValueError, "'named'"),
+    ("test_vit", {"weights": "x.pth"}, FileNotFoundError, "x.pth"),
+    ("soft_norm_pico", {}, ValueError, "soft_norm_pico"),
+    ("{other}", {}, ValueError, "head"),
+]
+
+
+@pytest.mark.parametrize(("model", "arguments", "error", "named"), MISTAKES)
 def test_mistakes(checkpoint, folders, tmp_path, model, arguments, error, named):
     torch.save({"state_dict": network(num_classes=7).state_dict()}, tmp_path / "other.pth")
     fill = {"checkpoint": checkpoint, "folders": folders, "other": tmp_path / "other.pth"}

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 import timm
 import torch
-from engine.runs import CONFIGS, assert_same_state, leaves, on_images, resolved, scalars
+from engine.runs import CONFIGS, assert_resumes, leaves, on_images, resolved, scalars
 from evaluated import write_tree
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
@@ -124,17 +124,9 @@ def test_fine_tuning_learns_from_few_images(tmp_path):
 
 
 # Learning rates that do not follow the rule, at a batch of 512; the rest of their schedules is given in numbers too.
-OWN_RATES = {
-    **{f"care_s{i}": 2.5e-3 * 512 / 1536 for i in range(3)},
-    **{
-        "vig_tiny": 1e-3,
-        "vig_small": 5e-4,
-        "vig_base": 1e-3,
-        "vig_h_tiny": 8e-4,
-        "vig_h_small": 5e-4,
-        "vig_h_base": 5e-4,
-    },
-}
+OWN_RATES = {f"care_s{i}": 2.5e-3 * 512 / 1536 for i in range(3)}
+OWN_RATES |= dict.fromkeys(("vig_tiny", "vig_base"), 1e-3) | {"vig_h_tiny": 8e-4}
+OWN_RATES |= dict.fromkeys(("vig_small", "vig_h_small", "vig_h_base"), 5e-4)
 RECIPES = sorted((CONFIGS / "zoo").glob("*.py"))
 
 
@@ -177,9 +169,10 @@ def test_a_demo_for_every_family_of_classifiers():
 
 
 # With and without MESA, repeated augmentation, and BatchNorm.
-@pytest.mark.parametrize(
-    "family", ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))]
-)
+TRAINED = ["mila", *(pytest.param(family, marks=pytest.mark.slow) for family in ("h_vit3", "inline_pvt", "ravlt"))]
+
+
+@pytest.mark.parametrize("family", TRAINED)
 def test_a_recipe_resumes_exactly(family, tree, tmp_path):
     """Two epochs of two steps, of which the last three have the average's term; stopped within the second epoch."""
     row = FAMILIES[family]
@@ -190,11 +183,8 @@ def test_a_recipe_resumes_exactly(family, tree, tmp_path):
         "default_hooks.checkpoint.by_epoch": False,
         "default_hooks.watch": None,
     }
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    straight = train(recipe, work_dir=whole, options=options, validate=False)
-    steps = [entry for entry in scalars(whole) if "loss" in entry]
     hooks = {hook["type"] for hook in resolved(recipe).get("custom_hooks", [])}
-    assert ["loss_mesa" in entry for entry in steps] == [False] + ["MesaHook" in hooks] * 3
-    resumed = train(recipe, work_dir=parts, options=options, resume=str(whole / "iter_3.pth"), validate=False)
     kept = ["state_dict", *["ema_state_dict"] * ("EMAEvalHook" in hooks)]
-    assert_same_state(straight.checkpoint, resumed.checkpoint, *kept)
+    assert_resumes(recipe, tmp_path, options, "iter_3.pth", *kept, validate=False)
+    steps = [entry for entry in scalars(tmp_path / "whole") if "loss" in entry]
+    assert ["loss_mesa" in entry for entry in steps] == [False] + ["MesaHook" in hooks] * 3

@@ -29,9 +29,8 @@ def test_mmengines_own_runner_trains_the_same(tmp_path):
     # A Runner does not resolve them.
     del options["image_size"], options["default_hooks.watch"]
     options["load_from"] = str(tmp_path / "start.pth")
-    torch.save(
-        timm.create_model("soft_pico", num_classes=12, img_size=32, **TWO_STAGES).state_dict(), options["load_from"]
-    )
+    start = timm.create_model("soft_pico", num_classes=12, img_size=32, **TWO_STAGES)
+    torch.save(start.state_dict(), options["load_from"])
     ours = train(DEMO, work_dir=tmp_path / "ours", options=options)
     cfg = Config.fromfile(DEMO)
     cfg.merge_from_dict({**options, "work_dir": str(tmp_path / "theirs"), "experiment_name": "theirs"})
@@ -42,14 +41,14 @@ def test_mmengines_own_runner_trains_the_same(tmp_path):
     assert "accuracy/top1" in ours.metrics
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"data_preprocessor.mean": [1, 2]}, RuntimeError),
-        ({"optim_wrapper.optimizer.lrr": 1}, TypeError),
-        ({"param_scheduler": [{"type": "Nope"}]}, KeyError),
-    ],
-)
+ERRORS = [
+    ({"data_preprocessor.mean": [1, 2]}, RuntimeError),
+    ({"optim_wrapper.optimizer.lrr": 1}, TypeError),
+    ({"param_scheduler": [{"type": "Nope"}]}, KeyError),
+]
+
+
+@pytest.mark.parametrize(("options", "error"), ERRORS)
 def test_traceback_is_in_the_log_and_not_on_the_screen(tmp_path, capfd, options, error):
     with pytest.raises(error):
         train(DEMO, work_dir=tmp_path, options=tiny(8, 4, 1) | options)

@@ -79,14 +79,13 @@ def test_features():
         load_export_model("soft_pico", pretrained=False, img_size=96, stages=[4])
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"model_name": "soft_pico", "img_size": 64},
-        {"model_name": "linear_vit_tiny_patch16", "img_size": 96, "in_chans": 1, "depth": 1},
-    ],
-    ids=["pyramid", "ViT"],
-)
+CONFIGURED = [
+    {"model_name": "soft_pico", "img_size": 64},
+    {"model_name": "linear_vit_tiny_patch16", "img_size": 96, "in_chans": 1, "depth": 1},
+]
+
+
+@pytest.mark.parametrize("model", CONFIGURED, ids=["pyramid", "ViT"])
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several labels"])
 def test_config_with_its_checkpoint(several, model, tmp_path):
     """The images and the task are those of the training, not those of timm's configuration of the model."""
@@ -136,26 +135,11 @@ def test_subject_of_a_checkpoint_says_how_its_images_were(pico, tmp_path):
     assert source.notes == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("format", FORMATS)
-def test_every_attention(attention, format, tmp_path):
-    require(format)
-    source = source_of(model_name(attention, "pico"))
-    path = tmp_path / f"model{FORMATS[format].suffix}"
-    if attention in CANNOT and format != "torch_export":
-        with pytest.raises(ValueError, match=CANNOT[attention]) as refused:
-            export(source, path, format, report=silent)
-        assert str(refused.value).isprintable()
-    else:
-        export(source, path, format, report=silent)
-
-
 # ONNX files for images of any size: each equals its model at other sizes, or is not written.
 
 
 # Averages over windows, whose size the graph must not fix, as rotations and inner models must not.
-CASES = [("agent", {}), ("nystrom", {}), ("nystrom", {"landmarks": "segment"}), ("spatial_reduction", {"linear": True})]
+CASES = [("nystrom", {"landmarks": "segment"}), ("spatial_reduction", {"linear": True})]
 CASES += [("soft", {"sampling": "avg", "newton_iters": 2})]
 CASES += [("soft", {"max_bottleneck": (3, 3), "newton_iters": 2, "normalize_rows": True}), ("ttt", {"rope": True})]
 
@@ -209,15 +193,6 @@ def assert_equal_at_other_sizes(source, format, path):
             assert (given - expected).norm() <= 1e-4 * expected.norm(), (name, height, width)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join((case[0], *case[1])))
-def test_options_at_other_sizes(case, tmp_path):
-    pytest.importorskip("onnxruntime")
-    source, path = source_of_any_size([case]), tmp_path / "layers.onnx"
-    FORMATS["onnx"].write(source, path, any_size=True)
-    assert_equal_at_other_sizes(source, "onnx", path)
-
-
 class Padded(nn.Module):
     """Images filled up to patches of 16 pixels."""
 
@@ -238,18 +213,21 @@ def test_padding_follows_the_size(format, tmp_path):
         assert axes_of(file)["padded"][0] == "batch"
 
 
+OTHER_SIZES = [("onnx", case) for case in CASES] + [(format, (kind, {})) for format in ANY_SIZE for kind in ATTENTIONS]
+NAMES = ["-".join((format, kind, *options)) for format, (kind, options) in OTHER_SIZES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("format", ANY_SIZE)
-def test_every_kind_is_right_at_other_sizes_or_refused(format, attention, tmp_path):
+@pytest.mark.parametrize(("format", "case"), OTHER_SIZES, ids=NAMES)
+def test_every_kind_is_right_at_other_sizes_or_refused(format, case, tmp_path):
     pytest.importorskip("onnxruntime")
-    source, path = source_of_any_size([(attention, {})]), tmp_path / f"layers{FORMATS[format].suffix}"
-    if attention in REFUSED[format]:
+    source, path = source_of_any_size([case]), tmp_path / f"layers{FORMATS[format].suffix}"
+    if case[0] in REFUSED[format]:
         with pytest.raises(ValueError, match=r"any size|--img-size|onnx"):
-            export(source, path, format, any_size=True, report=lambda line: None)
+            export(source, path, format, any_size=True, report=silent)
         assert not path.exists()
     else:
-        export(source, path, format, any_size=True, report=lambda line: None)
+        export(source, path, format, any_size=True, report=silent)
         assert_equal_at_other_sizes(source, format, path)
 
 
@@ -328,18 +306,25 @@ def test_int8_of_a_trained_model(format, pico, onnx, tmp_path):
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 2 * sum(p.numel() for p in pico.model.parameters())
 
 
-# A small model of each family in every format, against the model.
+# A pyramid of each attention and a small model of each family in every format, against the model.
 
 
 # Windows of Swin are cut for one size; DeiT takes multiples of 16 alone.
 ONE_SIZE_ZOO = ("inline_swin", "pola_swin", "flatten_swin", "inline_deit")
-CASES_ZOO = [(family, f, family not in ONE_SIZE_ZOO and f in ANY_SIZE) for family in SMALL for f in FORMATS]
+MODELS = {f"{kind} pyramid": (model_name(kind, "pico"), {}) for kind in ATTENTIONS} | SMALL
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "format", "any_size"), CASES_ZOO, ids=str)
-def test_every_family(family, format, any_size, tmp_path):
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("key", MODELS)
+def test_every_model(key, format, tmp_path):
     require(format)
-    name, small = SMALL[family]
-    path = tmp_path / f"model{FORMATS[format].suffix}"
-    export(source_of(name, **small), path, format, any_size=any_size, report=silent)
+    name, small = MODELS[key]
+    source, path = source_of(name, **small), tmp_path / f"model{FORMATS[format].suffix}"
+    if (lacking := CANNOT.get(key.removesuffix(" pyramid"))) and format != "torch_export":
+        with pytest.raises(ValueError, match=lacking) as refused:
+            export(source, path, format, report=silent)
+        assert str(refused.value).isprintable()
+    else:
+        any_size = key in SMALL and key not in ONE_SIZE_ZOO and format in ANY_SIZE
+        export(source, path, format, any_size=any_size, report=silent)

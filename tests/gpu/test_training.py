@@ -60,8 +60,7 @@ def steps(
 
 # On a CPU, tests/engine resumes runs, and tests/engine/optim scales losses.
 cpu_is_slow = pytest.mark.parametrize(
-    "device",
-    [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)],
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
 )
 
 

@@ -128,16 +128,15 @@ def test_resampled_position_embedding():
     torch.testing.assert_close(row[1:-1], torch.arange(14) * 0.5 + 0.25)
 
 
-@pytest.mark.parametrize(
-    "resample",
-    [
-        lambda weight, size: resample_pos_embed(weight.flatten(2).mT, (6, 8), size).mT.unflatten(2, size),
-        resample_map,
-        # Here to twice the tokens, so entries are half as large.
-        lambda weight, size: 2 * resample_projection(weight, size),
-    ],
-    ids=["position embedding", "scores", "projection"],
-)
+RESAMPLERS = [
+    lambda weight, size: resample_pos_embed(weight.flatten(2).mT, (6, 8), size).mT.unflatten(2, size),
+    resample_map,
+    # Here to twice the tokens, so entries are half as large.
+    lambda weight, size: 2 * resample_projection(weight, size),
+]
+
+
+@pytest.mark.parametrize("resample", RESAMPLERS, ids=["position embedding", "scores", "projection"])
 def test_weights_are_resampled_in_double_precision(resample):
     weight = torch.randn(1, 3, 6, 8, dtype=torch.float64)
     expected = F.interpolate(weight, size=(6, 16), mode="bilinear", align_corners=False)

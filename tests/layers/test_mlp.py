@@ -31,16 +31,16 @@ def calls(monkeypatch):
     return made
 
 
+PRECISIONS = [
+    (torch.float32, False),
+    pytest.param(torch.bfloat16, False, marks=needs_bfloat16),
+    pytest.param(torch.float32, True, marks=needs_bfloat16),
+]
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("shape", [(2, 63, 24), (1, 1, 24), (3, 0, 24)])
-@pytest.mark.parametrize(
-    ("dtype", "autocast"),
-    [
-        (torch.float32, False),
-        pytest.param(torch.bfloat16, False, marks=needs_bfloat16),
-        pytest.param(torch.float32, True, marks=needs_bfloat16),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "autocast"), PRECISIONS)
 def test_fused_is_as_exact_as_separate_operations(approximate, shape, dtype, autocast, calls):
     mlp = Mlp(24, 96, act_layer=partial(nn.GELU, approximate), dtype=dtype).eval()
     x = (3 * torch.randn(shape)).to(dtype)
@@ -64,9 +64,10 @@ class Doubled(Linear):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize(
-    ("name", "replacement"), [("fc1", Doubled(24, 48)), ("fc2", Doubled(48, 24)), ("act", nn.ReLU())]
-)
+REPLACED = [("fc1", Doubled(24, 48)), ("fc2", Doubled(48, 24)), ("act", nn.ReLU())]
+
+
+@pytest.mark.parametrize(("name", "replacement"), REPLACED)
 def test_replaced_layers_are_called_without_gradients(name, replacement, calls):
     mlp, x = Mlp(24, 48).eval(), torch.randn(2, 9, 24)
     setattr(mlp, name, replacement)

@@ -135,15 +135,19 @@ def test_names_of_version_0_4_stand_for_the_largest_square() -> None:
     assert torch.equal(model(images()), named(images()))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: attn_layer("linnear"), "linnear"),
-        (lambda: attn_layer("linear", kernel_size=3), "kernel_size"),
-        (lambda: create(attn_layer("linear"), scale_attn_norm=True), "scale_attn_norm"),
-        (lambda: create(attn_layer("gau"), qk_norm=True), "qk_norm"),
-    ],
-)
+BAD_ARGUMENTS = [
+    (lambda: attn_layer("linnear"), "linnear"),
+    (lambda: attn_layer("linear", kernel_size=3), "kernel_size"),
+    (lambda: create(attn_layer("linear"), scale_attn_norm=True), "scale_attn_norm"),
+    (lambda: create(attn_layer("gau"), qk_norm=True), "qk_norm"),
+    *(
+        (partial(attn_layer, "soft", given), f"got {given!r}")
+        for given in ((-8, 16), (8.5, 16), "8x16", (8, 16, 2), 196, (0, 4))
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), BAD_ARGUMENTS)
 def test_bad_arguments(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
@@ -154,9 +158,10 @@ def test_biases_are_those_of_the_block() -> None:
     assert not [name for name, _ in model.blocks.named_parameters() if ".attn." in name and name.endswith(".bias")]
 
 
-@pytest.mark.parametrize(
-    ("documented", "examples"), [(layers.Attention, 5), (attn_layer, 2), (soft_vit.choose_attention, 1)]
-)
+DOCUMENTED = [(layers.Attention, 5), (attn_layer, 2), (soft_vit.choose_attention, 1)]
+
+
+@pytest.mark.parametrize(("documented", "examples"), DOCUMENTED)
 def test_docstring_examples_run(documented: Any, examples: int) -> None:
     names = {**vars(layers), **vars(soft_vit), "timm": timm, "torch": torch}
     (example,) = doctest.DocTestFinder(recurse=False).find(documented, globs=names)

@@ -109,9 +109,10 @@ def batches(plan: Plan, seed: int = 0) -> Any:
 QUICK = ("DINOv2 of timm", "Dinov2WithRegisters")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in (*TIMM, *TRANSFORMERS)]
-)
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in (*TIMM, *TRANSFORMERS)]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_each_phase(name: str, tmp_path: Path) -> None:
     """What was trained is saved, and is as loaded, at any size; blocks that keep softmax have the teacher's weights."""
     of_folder = load_backbone(str(saved_teacher(name, tmp_path)))

@@ -16,7 +16,7 @@ import timm
 import torch
 from crafted import Call, saved
 from file_server import file_server
-from released import released_shapes
+from released import hollow, released_shapes
 from safetensors.torch import load_file, save_file
 from timm.models._features import FeatureGetterNet
 from timm.utils import ModelEmaV3
@@ -32,8 +32,12 @@ from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
 
 def released(depths: tuple[int, ...] = (1, 2, 3, 2)) -> dict[str, torch.Tensor]:
-    """Return tensors of the released names and shapes, each with one number in memory."""
-    return {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(depths).items()}
+    return hollow(released_shapes(depths))
+
+
+def pico_state(**options) -> dict[str, torch.Tensor]:
+    """Weights that note the size of their images; dict() of them does not."""
+    return timm.create_model("soft_pico", **options).state_dict()
 
 
 def load(path, name: str = "soft_tiny", **kwargs):
@@ -43,7 +47,7 @@ def load(path, name: str = "soft_tiny", **kwargs):
 @pytest.fixture(scope="module")
 def pico_weights() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    return timm.create_model("soft_pico", num_classes=11, img_size=64).state_dict()
+    return pico_state(num_classes=11, img_size=64)
 
 
 @pytest.fixture
@@ -164,33 +168,19 @@ def test_missing_file(tmp_path):
         load(tmp_path / "nowhere.pth")
 
 
-@pytest.mark.parametrize(
-    ("weights", "name", "options", "message"),
-    [
-        (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
-        (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"stages\.3\.cls_token"),
-        (lambda: timm.create_model("soft_pico").state_dict(), "soft_pico", {"reversible": True}, r"\.reversible\.0"),
-        (
-            lambda: dict(timm.create_model("soft_pico", reversible=True).state_dict()),
-            "soft_pico",
-            {},
-            r"stages\.0\.blocks",
-        ),
-        (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, r"norm\.bias .*finite"),
-        (
-            lambda: timm.create_model("soft_pico", img_size=64, num_bottleneck=16).state_dict(),
-            "soft_pico",
-            {"img_size": 128, "num_bottleneck": 16},
-            r"sample\.weight",
-        ),
-        (
-            lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()),
-            "soft_pico",
-            {"img_size": 64},
-            r"stages\.0\.pos_embed .*\(1, 384, 32\)",
-        ),
-    ],
-)
+FEW = {"num_bottleneck": 16}
+OTHER_MODELS = [
+    (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
+    (released, "soft_tiny", {"class_token": False, "global_pool": "avg"}, r"stages\.3\.cls_token"),
+    (pico_state, "soft_pico", {"reversible": True}, r"\.reversible\.0"),
+    (lambda: dict(pico_state(reversible=True)), "soft_pico", {}, r"stages\.0\.blocks"),
+    (lambda: {**released(), "norm.bias": torch.full((512,), torch.inf)}, "soft_tiny", {}, r"norm\.bias .*finite"),
+    (lambda: pico_state(img_size=64, **FEW), "soft_pico", {"img_size": 128, **FEW}, r"sample\.weight"),
+    (lambda: dict(pico_state(img_size=(64, 96))), "soft_pico", {"img_size": 64}, r"0\.pos_embed .*\(1, 384, 32\)"),
+]
+
+
+@pytest.mark.parametrize(("weights", "name", "options", "message"), OTHER_MODELS)
 def test_weights_of_another_model(weights, name, options, message):
     model = timm.create_model(name, device="meta", **options)
     with pytest.raises(ValueError, match=f"^.*{message}.*$") as refused:
@@ -202,6 +192,13 @@ WRAPPERS = {
     "features_only": lambda model: FeatureGetterNet(model, out_indices=(0, 3)),
     "average": ModelEmaV3,
     "own module": lambda model: torch.nn.ModuleDict({"parts": torch.nn.Sequential(torch.nn.Flatten(), model)}),
+}
+
+
+OTHER_SHAPES = {
+    "foreign": (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed"),
+    "channels": (lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)}, r"conv\.weight"),
+    "oblong": (lambda: dict(pico_state(img_size=(64, 96))), "pos_embed"),
 }
 
 
@@ -254,15 +251,7 @@ class TestLoadStateDict:
         assert {value.device.type for value in model.state_dict().values()} == {"meta"}
 
     @pytest.mark.parametrize("strict", [True, False])
-    @pytest.mark.parametrize(
-        ("weights", "name"),
-        [
-            (lambda: {"stages.0.pos_embed": torch.zeros(3)}, r"stages\.0\.pos_embed"),
-            (lambda: {"stages.0.patch_embed.0.conv.weight": torch.zeros(32, 4, 3, 3)}, r"conv\.weight"),
-            (lambda: dict(timm.create_model("soft_pico", img_size=(64, 96)).state_dict()), "pos_embed"),
-        ],
-        ids=["foreign", "channels", "oblong"],
-    )
+    @pytest.mark.parametrize(("weights", "name"), OTHER_SHAPES.values(), ids=OTHER_SHAPES)
     def test_other_shapes_are_refused_by_mmengine_too(self, weights, name, strict):
         """MMEngine itself would keep the random weights of such a layer."""
         checkpoint = pytest.importorskip("mmengine.runner.checkpoint")
@@ -273,17 +262,16 @@ class TestLoadStateDict:
                 load_state_dict(given, strict=strict)
 
 
-@pytest.mark.parametrize(
-    ("content", "refused"),
-    [
-        ({"arch": "soft_norm_tiny"}, True),
-        ({"arch": "softmaxfreevisiontransformer"}, False),
-        ({"args": Namespace(model="soft_norm_tiny")}, True),
-        ({"meta": {NOTES_KEY: {"model": "soft_tiny", "options": {"attention": "soft_norm"}}}}, False),
-        ({"meta": {NOTES_KEY: [1]}}, False),
-    ],
-    ids=str,
-)
+NOTED = [
+    ({"arch": "soft_norm_tiny"}, True),
+    ({"arch": "softmaxfreevisiontransformer"}, False),
+    ({"args": Namespace(model="soft_norm_tiny")}, True),
+    ({"meta": {NOTES_KEY: {"model": "soft_tiny", "options": {"attention": "soft_norm"}}}}, False),
+    ({"meta": {NOTES_KEY: [1]}}, False),
+]
+
+
+@pytest.mark.parametrize(("content", "refused"), NOTED, ids=str)
 def test_notes_of_the_other_attention(content, refused, tmp_path):
     """Soft and soft_norm have equal parameters."""
     torch.save({"state_dict": released(), **content}, tmp_path / "file.pth")
@@ -324,12 +312,6 @@ def offline(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=download))
     for function in ("soft_vit.weights.fetch.urlopen", "huggingface_hub.hf_hub_download"):
         monkeypatch.setattr(function, lambda *args, **kwargs: download())
-
-
-def save_released(path: Path, depths: tuple[int, ...] = (1, 2, 3, 2), **content) -> None:
-    """A file of a few kilobytes with the released names and shapes, and one number in each."""
-    weights = {name: torch.zeros(()).expand(shape) for name, shape in released_shapes(depths).items()}
-    torch.save({"state_dict": weights, **content}, path)
 
 
 def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
@@ -373,7 +355,7 @@ class TestShapes:
     """Weights that come with the package."""
 
     def test_another_source_has_its_own_classes(self, tmp_path):
-        state_dict = timm.create_model("soft_pico").state_dict()
+        state_dict = pico_state()
         torch.save(state_dict, tmp_path / "own.pth")
         for overlay in ({"file": str(tmp_path / "own.pth")}, {"state_dict": state_dict}):
             model = timm.create_model("soft_pico", pretrained=True, pretrained_cfg_overlay=overlay)
@@ -442,7 +424,7 @@ class TestOrder:
     def test_a_source_with_something_else(self, kind, folders, tmp_path, monkeypatch):
         """It is refused, and nothing stays of it; the weights come from the second source if there is one."""
         path, message = tmp_path / "file.pth", "soft_pico.*stages"
-        save_released(path)
+        torch.save({"state_dict": released()}, path)
         if kind == "not finite":
             weights, message = load_file(SHAPES), r"norm\.bias"
             weights["norm.bias"][0] = float("nan")
@@ -476,7 +458,7 @@ class TestReleased:
     @pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
     def test_plain_names_give_the_normalised_weights(self, folders, logged):
         """soft_small loads normalised weights; the released file has the depths of one of two models."""
-        save_released(folders["named"] / "SOFT_Small_norm.pth", (1, 3, 7, 4))
+        torch.save({"state_dict": released((1, 3, 7, 4))}, folders["named"] / "SOFT_Small_norm.pth")
         model = timm.create_model("soft_small", pretrained=True, device="meta")
         assert [message for message in logged if "soft_norm_small" in message]
         assert model.attention[0] == "soft_norm"

@@ -41,14 +41,14 @@ def create(name: str, scale: float, folder, **options) -> nn.Module:
     return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options).eval()
 
 
-@pytest.mark.parametrize(
-    "file",
-    # Those of soft_tiny are as deep in every kind of stage; of these, one has gradients and one has flat kernels.
-    [
-        pytest.param(file, id=file.path.stem, marks=[pytest.mark.slow] * (not file.path.stem.startswith(QUICK)))
-        for file in golden_files(GOLDEN)
-    ],
-)
+# Those of soft_tiny are as deep in every kind of stage; of these, one has gradients and one has flat kernels.
+FILES = [
+    pytest.param(file, id=file.path.stem, marks=[pytest.mark.slow] * (not file.path.stem.startswith(QUICK)))
+    for file in golden_files(GOLDEN)
+]
+
+
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.usefixtures("undrawn")
 def test_outputs_and_gradients(file: GoldenFile, tmp_path):
     """Logits, stages, and norms of gradients where the file has them."""
@@ -73,10 +73,11 @@ def test_outputs_and_gradients(file: GoldenFile, tmp_path):
         assert found == pytest.approx(norms, rel=1e-4)
 
 
+PRECISIONS = [pytest.param(1.0, torch.float32, marks=pytest.mark.slow), (0.5, torch.float64)]
+
+
 @pytest.mark.parametrize("name", [pytest.param("soft_tiny", marks=pytest.mark.slow), "soft_norm_tiny"])
-@pytest.mark.parametrize(
-    ("scale", "dtype"), [pytest.param(1.0, torch.float32, marks=pytest.mark.slow), (0.5, torch.float64)]
-)
+@pytest.mark.parametrize(("scale", "dtype"), PRECISIONS)
 @pytest.mark.usefixtures("undrawn")
 def test_an_image_does_not_see_its_neighbours(name, scale, dtype, tmp_path):
     """On nearly flat kernels rounding alone is 1e-5 in fp32, and the order of a batched product may change with B."""
@@ -103,10 +104,13 @@ def with_start(model: nn.Module, start: NewtonStart) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["tiny", *(pytest.param(size, marks=pytest.mark.slow) for size in PYRAMID_SIZES if size not in ("pico", "tiny"))],
-)
+SIZES = [
+    "tiny",
+    *(pytest.param(size, marks=pytest.mark.slow) for size in PYRAMID_SIZES if size not in ("pico", "tiny")),
+]
+
+
+@pytest.mark.parametrize("name", SIZES)
 def test_the_normalised_models_compute_each_image_as_the_released_rule_does_alone(name):
     """Bit for bit, on well-conditioned and nearly flat kernels: no safeguard acts."""
     with torch.device("meta"):

@@ -111,26 +111,25 @@ def test_pools():
     assert not any(module.training for module in model.modules())
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        # TypeError is what timm's own tests ask of every model.
-        (dict(not_an_option=1), TypeError),
-        (dict(out_indices=(1, 2)), TypeError),
-        (dict(attention="sofd"), ValueError),
-        (dict(class_token=True, attention=("soft",) * 4), ValueError),
-        (dict(num_heads=(3, 2, 4, 5)), ValueError),
-        (dict(depths=(1, 1, 1, 0)), ValueError),
-        (dict(sr_ratios=(0, 1, 1, 1)), ValueError),
-        (dict(img_size=(64, -1)), ValueError),
-        (dict(invrese="newton"), ValueError),
-        (dict(num_bottleneck=50), ValueError),
-        (dict(bottleneck_img_size=224), ValueError),
-        (dict(global_pool="", fuse_stages=True), ValueError),
-        (dict(drop_path_mode="x"), ValueError),
-    ],
-    ids=str,
-)
+REFUSED = [
+    # TypeError is what timm's own tests ask of every model.
+    (dict(not_an_option=1), TypeError),
+    (dict(out_indices=(1, 2)), TypeError),
+    (dict(attention="sofd"), ValueError),
+    (dict(class_token=True, attention=("soft",) * 4), ValueError),
+    (dict(num_heads=(3, 2, 4, 5)), ValueError),
+    (dict(depths=(1, 1, 1, 0)), ValueError),
+    (dict(sr_ratios=(0, 1, 1, 1)), ValueError),
+    (dict(img_size=(64, -1)), ValueError),
+    (dict(invrese="newton"), ValueError),
+    (dict(num_bottleneck=50), ValueError),
+    (dict(bottleneck_img_size=224), ValueError),
+    (dict(global_pool="", fuse_stages=True), ValueError),
+    (dict(drop_path_mode="x"), ValueError),
+]
+
+
+@pytest.mark.parametrize(("options", "error"), REFUSED, ids=str)
 def test_what_a_pyramid_cannot_have_is_refused_by_name(options, error):
     """In one line."""
     with pytest.raises(error, match="^.*" + next(iter(options)).removeprefix("num_") + ".*$"):
@@ -141,29 +140,28 @@ def pico(**kwargs) -> PyramidViT:
     return create(**{"img_size": 64, **kwargs}).eval()
 
 
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [
-        ({}, (32, 32)),
-        ({}, (192, 61)),
-        (dict(attention="soft_norm"), (33, 47)),
-        *(
-            (options, (64, 64))
-            for options in (
-                dict(attention="soft_norm", stage4="soft"),
-                dict(attention=("soft", "soft_norm", "gaussian", "softmax")),
-                dict(attention=("soft",) * 4, class_token=False, global_pool="avg"),
-                dict(global_pool="avg"),
-                dict(class_token=False, global_pool="avg"),
-                dict(drop_rate=0.1, pos_drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1, drop_path_rate=0.2),
-                dict(drop_path_rate=0.2, drop_path_mode="dropout"),
-                dict(num_bottleneck=4),
-                dict(in_chans=1),
-            )
-        ),
-    ],
-    ids=str,
-)
+TRAINED = [
+    ({}, (32, 32)),
+    ({}, (192, 61)),
+    (dict(attention="soft_norm"), (33, 47)),
+    *(
+        (options, (64, 64))
+        for options in (
+            dict(attention="soft_norm", stage4="soft"),
+            dict(attention=("soft", "soft_norm", "gaussian", "softmax")),
+            dict(attention=("soft",) * 4, class_token=False, global_pool="avg"),
+            dict(global_pool="avg"),
+            dict(class_token=False, global_pool="avg"),
+            dict(drop_rate=0.1, pos_drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1, drop_path_rate=0.2),
+            dict(drop_path_rate=0.2, drop_path_mode="dropout"),
+            dict(num_bottleneck=4),
+            dict(in_chans=1),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "size"), TRAINED, ids=str)
 def test_options_and_any_size_from_32_up_train(options, size):
     model = pico(**options).train()
     x = torch.randn(4, model.in_chans, *size)
@@ -174,10 +172,10 @@ def test_options_and_any_size_from_32_up_train(options, size):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("shape", "named"),
-    [((1, 3, 31, 64), "31"), ((1, 3, 64, 8), "8"), ((1, 1, 64, 64), "1, 64"), ((3, 64, 64), "3, 64")],
-)
+IMAGES = [((1, 3, 31, 64), "31"), ((1, 3, 64, 8), "8"), ((1, 1, 64, 64), "1, 64"), ((3, 64, 64), "3, 64")]
+
+
+@pytest.mark.parametrize(("shape", "named"), IMAGES)
 def test_refused_images(shape, named):
     model = pico()
     with pytest.raises(ValueError, match=named):
@@ -191,14 +189,14 @@ def test_normalised_pyramid_normalises_its_last_stage_too():
     assert all(block.attn.normalize for stage in model.stages for block in stage.blocks)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "limit"),
-    [
-        ("soft_plus_pico", {}, (7, 7)),
-        ("soft_plus_pico", {"max_bottleneck": (14, 14)}, (14, 14)),
-        ("soft_pico", {}, None),
-    ],
-)
+LIMITS = [
+    ("soft_plus_pico", {}, (7, 7)),
+    ("soft_plus_pico", {"max_bottleneck": (14, 14)}, (14, 14)),
+    ("soft_pico", {}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "limit"), LIMITS)
 def test_soft_plus_alone_bounds_its_bottleneck_tokens_by_default(name, options, limit):
     model = timm.create_model(name, device="meta", **options)
     assert [stage.blocks[0].attn.limit for stage in model.stages[:3]] == [limit] * 3
@@ -268,18 +266,18 @@ def with_statistics(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "convert", "left"),
-    [
-        ("soft_pico", {}, nn.Module.train, 0),
-        ("soft_pico", {"features_only": True}, nn.Module.eval, 0),
-        ("soft_pico", {}, nn.SyncBatchNorm.convert_sync_batchnorm, 0),
-        ("soft_pico", {}, freeze_batch_norm_2d, 0),
-        # A norm that follows no convolution in a sequence is left.
-        (*SMALL["ravlt"], nn.Module.train, 1),
-        (*SMALL["h_vit3"], nn.Module.train, 1),
-    ],
-)
+FOLDED = [
+    ("soft_pico", {}, nn.Module.train, 0),
+    ("soft_pico", {"features_only": True}, nn.Module.eval, 0),
+    ("soft_pico", {}, nn.SyncBatchNorm.convert_sync_batchnorm, 0),
+    ("soft_pico", {}, freeze_batch_norm_2d, 0),
+    # A norm that follows no convolution in a sequence is left.
+    (*SMALL["ravlt"], nn.Module.train, 1),
+    (*SMALL["h_vit3"], nn.Module.train, 1),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "convert", "left"), FOLDED)
 def test_the_same_function_without_batch_norm(name, options, convert, left):
     """The model stays as it was, and a folded one may be folded again."""
     model = convert(with_statistics(timm.create_model(name, **options)).double().eval())

@@ -119,27 +119,6 @@ def test_a_forward_changes_the_blocks_of_its_own_model_alone() -> None:
     assert [*seen, type(model.blocks)] == [torch.nn.Sequential] * 2
 
 
-@pytest.mark.slow
-@every_kind
-def test_compiled_for_any_size(kind: str) -> None:
-    torch._dynamo.reset()
-    model = create(kind, dynamic_img_size=True)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for size in ((64, 64), (64, 112)):
-        torch.testing.assert_close(compiled(images(*size)), model(images(*size)))
-
-
-# A quick one is in test_graphs.py.
-@pytest.mark.slow
-@every_kind
-def test_exported_with_any_batch(kind: str) -> None:
-    model = create(kind)
-    batch = torch.export.Dim("batch", min=1, max=64)
-    program = torch.export.export(model, (images(),), dynamic_shapes=({0: batch},))
-    x = torch.cat([images(), images()])
-    torch.testing.assert_close(program.module()(x), model(x))
-
-
 # Batches of images of many shapes, as timm's NaFlexVit takes them: each image is mixed as if it were alone.
 
 

@@ -33,11 +33,11 @@ def part_after_part(monkeypatch) -> Callable[[bool], None]:
     return switch
 
 
-@pytest.mark.parametrize(
-    ("kind", "prefix", "masked"),
-    [(kind, 0, False) for kind in KINDS]
-    + [(kind, 2, True) for kind in KINDS if ATTENTIONS[kind].traits.mask_refusal is None],
-)
+CALLS = [(kind, 0, False) for kind in KINDS]
+CALLS += [(kind, 2, True) for kind in KINDS if ATTENTIONS[kind].traits.mask_refusal is None]
+
+
+@pytest.mark.parametrize(("kind", "prefix", "masked"), CALLS)
 def test_results_and_gradients_are_those_of_all_at_once(
     kind: str, prefix: int, masked: bool, part_after_part: Callable[[bool], None]
 ) -> None:

@@ -5,17 +5,12 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_cases import decode, relative_error
 from torch import Tensor, nn
 
 from soft_vit.ops import chunked, gated
 from soft_vit.ops.gated import gated_linear_attention
-from soft_vit.ops.linear import (
-    causal_linear_attention,
-    elu_features,
-    linear_attention,
-    linear_attention_init,
-    linear_attention_step,
-)
+from soft_vit.ops.linear import causal_linear_attention, elu_features, linear_attention
 from soft_vit.ops.mlstm import mlstm
 from soft_vit.ops.rwkv import CHUNKS, biwkv
 from soft_vit.ops.rwkv6 import rwkv6
@@ -40,14 +35,6 @@ def dense(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return weight / weight.sum(-1, keepdim=True) @ v
 
 
-def decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    state, steps = linear_attention_init(k, v), []
-    for i in range(q.shape[2]):
-        x, state = linear_attention_step(state, q[:, :, i], k[:, :, i], v[:, :, i])
-        steps.append(x)
-    return torch.stack(steps, 2)
-
-
 def test_features_are_elu_plus_one_and_positive_where_that_rounds_to_zero() -> None:
     x = torch.tensor([-5.0, -1.0, 0.0, 2.0])
     torch.testing.assert_close(elu_features(x), F.elu(x) + 1, rtol=1e-5, atol=0)
@@ -69,12 +56,11 @@ def test_a_learned_feature_map_has_a_gradient_in_parts_and_at_once(least: int, m
     torch.testing.assert_close(given, wanted, rtol=1e-10, atol=1e-12)
 
 
+LINEAR_FORMS = [linear_attention, decode, *(partial(causal_linear_attention, chunk_size=size) for size in (1, 16, 64))]
+
+
 @pytest.mark.parametrize("num_tokens", LENGTHS)
-@pytest.mark.parametrize(
-    "form",
-    [linear_attention, decode, *(partial(causal_linear_attention, chunk_size=size) for size in (1, 16, 64))],
-    ids=["all", "decode", "1", "16", "64"],
-)
+@pytest.mark.parametrize("form", LINEAR_FORMS, ids=["all", "decode", "1", "16", "64"])
 def test_values_and_gradients_are_those_of_the_dense_form(num_tokens: int, form) -> None:
     """Weights have one sign: independent roundings of 300 terms in fp32 add up to sqrt(300) * 2^-24 = 1e-6."""
     found = []
@@ -139,14 +125,11 @@ def inputs_gated(N: int, strength: str = "trained", dtype: torch.dtype = torch.f
     return [x.to(dtype).requires_grad_() for x in tensors]
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
-
-
 # One token, a chunk of 64 and its neighbour, and several; blocks of 64 or, for strong gates, of 8.
-@pytest.mark.parametrize(
-    ("N", "strength"), [(1, "trained"), (64, "trained"), (65, "strong"), (150, "strong"), (270, "trained")]
-)
+GATED = [(1, "trained"), (64, "trained"), (65, "strong"), (150, "strong"), (270, "trained")]
+
+
+@pytest.mark.parametrize(("N", "strength"), GATED)
 def test_equals_the_recurrence_with_all_gradients(N: int, strength: str) -> None:
     tensors = inputs_gated(N, strength)
     results = []
@@ -162,7 +145,7 @@ def test_many_chunks_and_few_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None
     """Three levels of groups."""
     monkeypatch.setattr(gated, "GROUP", 3)
     tensors = inputs_gated(650)
-    assert relative(gated_linear_attention(*tensors), recurrence(*tensors)) <= 1e-12
+    assert relative_error(gated_linear_attention(*tensors), recurrence(*tensors)) <= 1e-12
 
 
 @pytest.mark.parametrize("strength", ["trained", "half at -2000", "runs", "closed"])
@@ -173,7 +156,7 @@ def test_strong_gates_neither_overflow_nor_round_weak_ones_away(strength: str, d
     y = gated_linear_attention(*tensors)
     assert y.dtype == torch.float32
     with torch.no_grad():
-        assert relative(y, recurrence(*(x.double() for x in tensors))) <= 5e-6
+        assert relative_error(y, recurrence(*(x.double() for x in tensors))) <= 5e-6
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(y.square().sum(), tensors))
 
 
@@ -287,7 +270,7 @@ def test_equals_the_formula_with_all_gradients(kind: str, N: int, harsh: bool, m
         assert (found - expected).norm() <= 1e-10 * expected.norm().clamp(min=1)
     with torch.no_grad():
         single = FORMS[kind][0](*(x.float() for x in tensors))
-        error = relative(*(F.layer_norm(x.double(), x.shape[-1:]) for x in (single, results[1][0])))
+        error = relative_error(*(F.layer_norm(x.double(), x.shape[-1:]) for x in (single, results[1][0])))
         assert error <= 2e-5
 
 

@@ -51,17 +51,17 @@ def test_rows_are_those_of_the_tool(trained, depth, layers):
     assert not any("attend" in vars(module) for module in trained.model.modules())
 
 
-@pytest.mark.parametrize(
-    ("name", "kinds", "sides"),
-    [
-        # Sides of the keys: a class token and reduced keys, one stage, and stages without attention of this package.
-        ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [2, 2, 2, 2]),
-        ("linear_vit_tiny_patch16", {"linear"}, [4]),
-        ("flatten_swin_tiny", {"FlattenAttention"}, [16, 8]),
-        # Not linear in its values.
-        ("vittt_tiny", {"ttt"}, [None]),
-    ],
-)
+MODELS = [
+    # Sides of the keys: a class token and reduced keys, one stage, and stages without attention of this package.
+    ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [2, 2, 2, 2]),
+    ("linear_vit_tiny_patch16", {"linear"}, [4]),
+    ("flatten_swin_tiny", {"FlattenAttention"}, [16, 8]),
+    # Not linear in its values.
+    ("vittt_tiny", {"ttt"}, [None]),
+]
+
+
+@pytest.mark.parametrize(("name", "kinds", "sides"), MODELS)
 def test_every_form_of_model(name, kinds, sides):
     found = look(TimmPredictor(name, pretrained=False, img_size=64), picture_of(), "middle")
     assert {layer.probe.attention for layer in found.layers} == kinds
@@ -115,15 +115,15 @@ def test_heads_share_a_scale_of_colours():
     assert alone > beside
 
 
-@pytest.mark.parametrize(
-    ("data", "size", "said"),
-    [
-        (encoded(picture_of())[:5000], 0, "truncated"),
-        (encoded(Image.new("1", (10_000, 10_000))), 0, "10000 x 10000 pixels, more than 64 million"),
-        (b"", 0, "not an image of a known format"),
-        (b"", 31 << 20, "more than 30 MB"),
-    ],
-)
+OTHERS = [
+    (encoded(picture_of())[:5000], 0, "truncated"),
+    (encoded(Image.new("1", (10_000, 10_000))), 0, "10000 x 10000 pixels, more than 64 million"),
+    (b"", 0, "not an image of a known format"),
+    (b"", 31 << 20, "more than 30 MB"),
+]
+
+
+@pytest.mark.parametrize(("data", "size", "said"), OTHERS)
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_other_files_are_refused_in_a_sentence(data, size, said):
     with pytest.raises(BadImage, match=rf"cannot be read as an image \(.*{said}.*\); give another\.$"):

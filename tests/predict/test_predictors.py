@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from engine.runs import CONFIGS, DEMO
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
@@ -24,8 +25,6 @@ from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.spec import NOTES_KEY
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-DEMO = CONFIGS / "demo" / "soft_pico_shapes.py"
 CROSS = Image.fromarray(draw_shape(seed=1, index=5).image)
 SHAPES = RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors"
 
@@ -52,19 +51,19 @@ def trained(path: Path, num_classes: int = 10, size: tuple[int, int] = (64, 64),
     return path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"model": "test_vit", "config": DEMO}, ValueError, "--model"),
-        ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
-        ({"model": "soft_tiny", "checkpoint": "{file}"}, ValueError, "soft_tiny"),
-        ({"model": "test_vit", "pretrained": False, "img_size": 7}, ValueError, "7 x 7"),
-        ({"model": "test_vit", "options": {"a": 1}}, ValueError, "--cfg-options"),
-        ({"model": "test_vit", "topk": -1}, ValueError, "topk"),
-        ({"config": DEMO, "checkpoint": "{file}", "options": {"model.model_name": "soft_tiny"}}, ValueError, " fit "),
-        ({"config": DEMO, "checkpoint": "{file}", "options": {"model.num_classes": 7}}, ValueError, "head.weight"),
-    ],
-)
+MISTAKES = [
+    ({"model": "test_vit", "config": DEMO}, ValueError, "--model"),
+    ({"config": DEMO, "checkpoint": "none.pth"}, FileNotFoundError, "none.pth"),
+    ({"model": "soft_tiny", "checkpoint": "{file}"}, ValueError, "soft_tiny"),
+    ({"model": "test_vit", "pretrained": False, "img_size": 7}, ValueError, "7 x 7"),
+    ({"model": "test_vit", "options": {"a": 1}}, ValueError, "--cfg-options"),
+    ({"model": "test_vit", "topk": -1}, ValueError, "topk"),
+    ({"config": DEMO, "checkpoint": "{file}", "options": {"model.model_name": "soft_tiny"}}, ValueError, " fit "),
+    ({"config": DEMO, "checkpoint": "{file}", "options": {"model.num_classes": 7}}, ValueError, "head.weight"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), MISTAKES)
 def test_mistake_is_one_sentence(ten_classes, arguments, error, words):
     given = {key: str(ten_classes) if value == "{file}" else value for key, value in arguments.items()}
     with pytest.raises(error, match=words) as caught:

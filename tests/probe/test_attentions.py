@@ -119,9 +119,10 @@ def test_effective_rank(values, rank):
     assert effective_rank(matrix).item() == pytest.approx(rank, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("soft_plus_pico", {"depths": (1, 1, 1, 1)}), ("linear_vit_tiny_patch16", {"depth": 2})]
-)
+HEALTHY = [("soft_plus_pico", {"depths": (1, 1, 1, 1)}), ("linear_vit_tiny_patch16", {"depth": 2})]
+
+
+@pytest.mark.parametrize(("name", "options"), HEALTHY)
 def test_health_of_models(name, options):
     model = timm.create_model(name, num_classes=3, img_size=64, **options).eval()
     images = torch.randn(4, 3, 64, 64)
@@ -245,10 +246,10 @@ def test_keys_on_a_grid_of_their_own(options, grid):
     np.testing.assert_allclose(row.weights.sum((1, 2)), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [({"stage": 0}, "0"), ({"stage": 3, "layer": 2}, "2"), ({"stage": 2, "query": (9, 0)}, "9 0")],
-)
+MISTAKES = [({"stage": 0}, "0"), ({"stage": 3, "layer": 2}, "2"), ({"stage": 2, "query": (9, 0)}, "9 0")]
+
+
+@pytest.mark.parametrize(("arguments", "value"), MISTAKES)
 def test_mistakes(arguments, value):
     with pytest.raises(ValueError, match=f"got {value}"):
         attention_row(model_of("soft"), IMAGE, **arguments)

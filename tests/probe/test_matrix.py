@@ -128,10 +128,10 @@ def test_an_attention_without_a_matrix_is_refused() -> None:
 FVCORE = {"resnet50": 4.111512576, "deit_small_patch16_224": 4.608338304, "pvt_v2_b1": 2.120272384}
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] == "resnet50")) for row in FVCORE.items()],
-)
+COUNTED = [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] == "resnet50")) for row in FVCORE.items()]
+
+
+@pytest.mark.parametrize(("name", "expected"), COUNTED)
 def test_agrees_with_fvcore_within_a_percent(name, expected):
     complexity = count_complexity(timm.create_model(name).to("meta"))
     assert complexity.macs / 1e9 == pytest.approx(expected, rel=0.01)
@@ -219,23 +219,23 @@ def write_log(folder: Path, start: str, lines: list[dict], ending: str = "") -> 
 FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(15, 3.0), train_line(20, 2.0)]
 
 
-@pytest.mark.parametrize(
-    ("first", "later", "loss", "top1"),
-    [
-        # Killed after iteration 20 before the validation, resumed from 10.
-        (FIRST, [[train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)]], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
-        # Resumed from the end of the first epoch, whose validation is repeated.
-        (FIRST, [[val_line(1, 11.0), train_line(15, 3.5)]], [5, 4, 3.5], {1: 11}),
-        # Resumed from iteration 12, in the second epoch, before its validation.
-        (FIRST, [[train_line(20, 2.5)]], [5, 4, 3, 2.5], {1: 10}),
-        # Resumed from before the last validation, which no longer counts.
-        ([*FIRST, val_line(2, 20.0)], [[train_line(15, 3.5)]], [5, 4, 3.5], {1: 10}),
-        # Started again from the beginning.
-        ([*FIRST, val_line(2, 20.0)], [[train_line(5, 9.0)]], [9], {}),
-        # Ended before it logged anything, and resumed after it measured something between two lines.
-        (FIRST, [[], [{"residual": 0.5, "iter": 14, "step": 14}, train_line(15, 3.2)]], [5, 4, 3.2], {1: 10}),
-    ],
-)
+RESUMED = [
+    # Killed after iteration 20 before the validation, resumed from 10.
+    (FIRST, [[train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)]], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
+    # Resumed from the end of the first epoch, whose validation is repeated.
+    (FIRST, [[val_line(1, 11.0), train_line(15, 3.5)]], [5, 4, 3.5], {1: 11}),
+    # Resumed from iteration 12, in the second epoch, before its validation.
+    (FIRST, [[train_line(20, 2.5)]], [5, 4, 3, 2.5], {1: 10}),
+    # Resumed from before the last validation, which no longer counts.
+    ([*FIRST, val_line(2, 20.0)], [[train_line(15, 3.5)]], [5, 4, 3.5], {1: 10}),
+    # Started again from the beginning.
+    ([*FIRST, val_line(2, 20.0)], [[train_line(5, 9.0)]], [9], {}),
+    # Ended before it logged anything, and resumed after it measured something between two lines.
+    (FIRST, [[], [{"residual": 0.5, "iter": 14, "step": 14}, train_line(15, 3.2)]], [5, 4, 3.2], {1: 10}),
+]
+
+
+@pytest.mark.parametrize(("first", "later", "loss", "top1"), RESUMED)
 def test_the_later_log_counts(tmp_path, first, later, loss, top1):
     # Written in the wrong order; names are times.
     for number, lines in reversed([*enumerate([first, *later])]):

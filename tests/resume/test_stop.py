@@ -11,17 +11,16 @@ from distributed.processes import call_in_ranks
 from soft_vit.resume.ranks import AnyRank, from_main
 from soft_vit.resume.stop import listening, shield
 
+SIGNALS = [
+    (signal.SIGTERM, 0.0, -signal.SIGTERM),
+    (signal.SIGTERM, 3600.0, 0),
+    # Within half a second the second one is the same, forwarded by a launcher.
+    (signal.SIGINT, 3600.0, 0),
+    (signal.SIGINT, 0.0, -signal.SIGINT),
+]
 
-@pytest.mark.parametrize(
-    ("number", "patience", "ended"),
-    [
-        (signal.SIGTERM, 0.0, -signal.SIGTERM),
-        (signal.SIGTERM, 3600.0, 0),
-        # Within half a second the second one is the same, forwarded by a launcher.
-        (signal.SIGINT, 3600.0, 0),
-        (signal.SIGINT, 0.0, -signal.SIGINT),
-    ],
-)
+
+@pytest.mark.parametrize(("number", "patience", "ended"), SIGNALS)
 def test_second_signal(number, patience, ended):
     child = os.fork()
     if child == 0:

@@ -18,11 +18,10 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from docs.generate.pretrain import pretrain_tables
-from soft_vit.engine.data.named import find_named_images
 from soft_vit.linearise import make_student
 from studies.real import bags, pretrain, runs, students, training
 from studies.real.command import main
-from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, unpack_fashion, write_photographs
+from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, write_photographs
 from studies.real.judge import SOURCES, Judge, read_defects
 from studies.real.students import Student
 from studies.real.teacher import FILE, SIZE, Decoder, load_teacher, saliency, saliency_map
@@ -114,14 +113,6 @@ def test_sources_are_split_once(root: Path) -> None:
             shown = np.asarray(Image.open(folder / "train" / name).convert("L"), dtype=float)
             # JPEG changes pixels by little.
             assert all(np.abs(shown - cell).mean() > 20 for cell in tests)
-
-
-def test_fashion_is_read_by_name(root: Path) -> None:
-    unpack_fashion(root)
-    for split, count in (("train", 5), ("test", 3)):
-        images = find_named_images("torch/fashion_mnist", root, split)
-        assert images.labels == list(range(count))
-        assert images.image(0).size == (28, 28)
 
 
 def test_a_teacher_is_what_its_file_computes(root: Path) -> None:

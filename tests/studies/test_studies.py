@@ -13,18 +13,18 @@ from studies.timm_models import Row, main, measure, models_tables, read_rows
 # Models for which it is known where softmax is, what it normalises, and how the cost of attention grows.
 
 
-@pytest.mark.parametrize(
-    ("small", "large", "kind"),
-    [
-        (Rows(3, 196, 196), Rows(3, 784, 784), "full"),
-        # Keys reduced by windows grow too.
-        (Rows(3, 784, 49), Rows(3, 3136, 196), "full"),
-        (Rows(12, 49, 49), Rows(48, 49, 49), "windows"),
-        (Rows(3, 784, 49), Rows(3, 3136, 49), "rows of fixed length"),
-        (Rows(3, 49, 784), Rows(3, 49, 3136), "49 rows"),
-        (Rows(3, 1, 784), Rows(3, 1, 3136), "one row"),
-    ],
-)
+GROWING = [
+    (Rows(3, 196, 196), Rows(3, 784, 784), "full"),
+    # Keys reduced by windows grow too.
+    (Rows(3, 784, 49), Rows(3, 3136, 196), "full"),
+    (Rows(12, 49, 49), Rows(48, 49, 49), "windows"),
+    (Rows(3, 784, 49), Rows(3, 3136, 49), "rows of fixed length"),
+    (Rows(3, 49, 784), Rows(3, 49, 3136), "49 rows"),
+    (Rows(3, 1, 784), Rows(3, 1, 3136), "one row"),
+]
+
+
+@pytest.mark.parametrize(("small", "large", "kind"), GROWING)
 def test_what_grows_tells_the_kind(small: Rows, large: Rows, kind: str) -> None:
     assert kind_of_softmax(small, large) == kind
 
@@ -66,9 +66,8 @@ def test_growth_is_from_the_own_size() -> None:
 
 
 def test_pooling_by_softmax_is_outside_of_stages() -> None:
-    assert measure_model("rala_pyramid_pico", attention="mala", global_pool="attn", **TWO_STAGES).outside == (
-        "one row",
-    )
+    row = measure_model("rala_pyramid_pico", attention="mala", global_pool="attn", **TWO_STAGES)
+    assert row.outside == ("one row",)
 
 
 def test_a_failure_does_not_end_the_others() -> None:
@@ -88,26 +87,22 @@ def test_every_group_names_models() -> None:
 # Models of timm for which it is known where softmax is.
 
 
-@pytest.mark.parametrize(
-    ("name", "softmax", "exponent"),
-    [
-        ("test_efficientnet", "", None),
-        ("test_vit", "1: full", 2),
-        # ReLU instead of softmax, and gates over channels or branches.
-        ("efficientvit_b0", "", 1),
-        (
-            "resnest14d",
-            "2: rows of fixed length; 3: rows of fixed length; 4: rows of fixed length; 5: rows of fixed length",
-            None,
-        ),
-        # Softmax of keys over the tokens, one row for each of their channels.
-        ("lambda_resnet26rpt_256", "4: 16 rows; 5: 16 rows", 2),
-        # Resizes every image to its own size, unless it is built for another.
-        pytest.param("crossvit_tiny_240", "1: full + one row", 2, marks=pytest.mark.slow),
-        # Takes one size.
-        ("efficientformer_l1", "4: at its only size", None),
-    ],
-)
+OF_TIMM = [
+    ("test_efficientnet", "", None),
+    ("test_vit", "1: full", 2),
+    # ReLU instead of softmax, and gates over channels or branches.
+    ("efficientvit_b0", "", 1),
+    ("resnest14d", "; ".join(f"{stage}: rows of fixed length" for stage in range(2, 6)), None),
+    # Softmax of keys over the tokens, one row for each of their channels.
+    ("lambda_resnet26rpt_256", "4: 16 rows; 5: 16 rows", 2),
+    # Resizes every image to its own size, unless it is built for another.
+    pytest.param("crossvit_tiny_240", "1: full + one row", 2, marks=pytest.mark.slow),
+    # Takes one size.
+    ("efficientformer_l1", "4: at its only size", None),
+]
+
+
+@pytest.mark.parametrize(("name", "softmax", "exponent"), OF_TIMM)
 def test_known_models_of_timm(name, softmax, exponent):
     row = measure(name)
     assert row.softmax == softmax

@@ -4,7 +4,6 @@ With `--basetemp FOLDER`, FOLDER/test_from_an_image_to_where_a_0/app.png is the 
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -40,19 +39,10 @@ def served(tmp_path_factory):
     assert not list(folder.iterdir())
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as driver:
-        # The system's Chromium, or else Playwright's own.
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def tab(browser, served):
+def tab(chromium, served):
     """Return the loaded page. At the end, it has only requested local addresses, and has reported no errors."""
-    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab = chromium.new_page(viewport={"width": 1280, "height": 800})
     asked, errors = [], []
     tab.on("request", lambda request: asked.append(request.url))
     tab.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

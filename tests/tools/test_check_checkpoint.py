@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from crafted import Call
-from released import released_shapes
+from released import hollow, released_shapes
 from safetensors.torch import save_file
 
 from soft_vit.models import identify
@@ -25,46 +25,41 @@ def few_families(monkeypatch):
     monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny", "care_s0"])
 
 
-def zeros(shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
-    """Return small weights of large shapes: one number in each."""
-    return {name: torch.zeros(()).expand(shape) for name, shape in shapes.items()}
+RELEASED = [
+    ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
+    ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
+    ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
+    pytest.param(
+        *("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
+        marks=pytest.mark.slow,
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "content", "printed"),
-    [
-        ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
-        ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
-        ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
-        pytest.param(
-            *("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "model", "content", "printed"), RELEASED)
 def test_a_released_file(name, model, content, printed, tool, tmp_path, capsys):
     shapes = released_shapes()
     if model:
         shapes = {key: value.shape for key, value in timm.create_model(model, device="meta").state_dict().items()}
-    torch.save({"state_dict": zeros(shapes), **content}, tmp_path / name)
+    torch.save({"state_dict": hollow(shapes), **content}, tmp_path / name)
     tool("check_checkpoint")([str(tmp_path / name)])
     assert re.search(printed, capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "printed"),
-    [
-        pytest.param("SOFT_Large_norm.pth", {}, "soft_norm_large.*soft_tiny or soft_norm_tiny", marks=pytest.mark.slow),
-        ("SOFT_Tiny.pth", {"arch": "soft_norm_tiny"}, "of soft_tiny.*soft_norm_tiny"),
-        ("mine.pth", {"extra": Call(os.system, "touch executed")}, "could run code"),
-        ("mine.pth", {"state_dict": {"conv1.weight": torch.ones(1)}}, r"conv1\.weight"),
-        (SHAPES.name, None, r"soft_pico\.shapes"),
-    ],
-)
+REJECTED = [
+    pytest.param("SOFT_Large_norm.pth", {}, "soft_norm_large.*soft_tiny or soft_norm_tiny", marks=pytest.mark.slow),
+    ("SOFT_Tiny.pth", {"arch": "soft_norm_tiny"}, "of soft_tiny.*soft_norm_tiny"),
+    ("mine.pth", {"extra": Call(os.system, "touch executed")}, "could run code"),
+    ("mine.pth", {"state_dict": {"conv1.weight": torch.ones(1)}}, r"conv1\.weight"),
+    (SHAPES.name, None, r"soft_pico\.shapes"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "printed"), REJECTED)
 def test_rejected(name, content, printed, tool, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if content is not None:
-        torch.save({"state_dict": zeros(released_shapes()), **content}, name)
+        torch.save({"state_dict": hollow(released_shapes()), **content}, name)
     else:
         save_file({"norm.bias": torch.zeros(1)}, name)
     with pytest.raises(SystemExit) as ended:

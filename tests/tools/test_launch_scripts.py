@@ -28,17 +28,17 @@ def run(script: str, *arguments: object, cwd: Path | None = None, **environment:
     )
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "environment", "message"),
-    [
-        ("dist_train", "c.py 0", {}, "got '0'"),
-        ("dist_train", "c.py 2", {"NNODES": "2", "NODE_RANK": "1"}, "NODE_RANK"),
-        ("dist_train", "c.py 2 --max-restarts", {}, "got ''"),
-        ("dist_train", "c.py 2 --max-restarts=x --amp", {}, "got 'x'"),
-        ("dist_test", "c.py x.pth", {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
-        ("slurm_train", "gpu name c.py", {}, "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK"),
-    ],
-)
+MISTAKES = [
+    ("dist_train", "c.py 0", {}, "got '0'"),
+    ("dist_train", "c.py 2", {"NNODES": "2", "NODE_RANK": "1"}, "NODE_RANK"),
+    ("dist_train", "c.py 2 --max-restarts", {}, "got ''"),
+    ("dist_train", "c.py 2 --max-restarts=x --amp", {}, "got 'x'"),
+    ("dist_test", "c.py x.pth", {}, "usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS"),
+    ("slurm_train", "gpu name c.py", {}, "usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK"),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "environment", "message"), MISTAKES)
 def test_mistake_ends_in_one_line(script, arguments, environment, message):
     assert os.access(TOOLS / f"{script}.sh", os.X_OK)
     ended = run(script, *arguments.split(), **environment)
@@ -62,17 +62,17 @@ FOUR = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "10.0.0.1"}
 MEETING = "--rdzv_backend c10d --rdzv_endpoint"
 
 
-@pytest.mark.parametrize(
-    ("environment", "restarts", "expected"),
-    [
-        ({}, "", "--standalone"),
-        ({}, "--max-restarts 3", "--standalone --max_restarts 3"),
-        ({"PORT": "12"}, "", "--nnodes 1 --master_addr localhost --master_port 12"),
-        ({"PORT": "12"}, "--max_restarts=3", f"--nnodes 1 {MEETING} localhost:12 --max_restarts 3"),
-        (FOUR, "", "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500"),
-        (FOUR, "--max-restarts=2", f"--nnodes 4 {MEETING} 10.0.0.1:29500 --max_restarts 2"),
-    ],
-)
+TORCHRUN = [
+    ({}, "", "--standalone"),
+    ({}, "--max-restarts 3", "--standalone --max_restarts 3"),
+    ({"PORT": "12"}, "", "--nnodes 1 --master_addr localhost --master_port 12"),
+    ({"PORT": "12"}, "--max_restarts=3", f"--nnodes 1 {MEETING} localhost:12 --max_restarts 3"),
+    (FOUR, "", "--nnodes 4 --node_rank 3 --master_addr 10.0.0.1 --master_port 29500"),
+    (FOUR, "--max-restarts=2", f"--nnodes 4 {MEETING} 10.0.0.1:29500 --max_restarts 2"),
+]
+
+
+@pytest.mark.parametrize(("environment", "restarts", "expected"), TORCHRUN)
 def test_what_torchrun_is_given(tmp_path, environment, restarts, expected):
     environment = {**environment, "PYTHON": str(recorder(tmp_path, "python", 7))}
     arguments = ("a folder/c.py", "3", *restarts.split(), "--cfg-options", "data_root=my data")
@@ -85,16 +85,16 @@ def test_what_torchrun_is_given(tmp_path, environment, restarts, expected):
     assert given == launch + script
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, {"--ntasks=8", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=5", "--signal=TERM@300"}),
-        (
-            {"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9", "SRUN_ARGS": "--time=1:00:00 --exclude=n1"},
-            {"--ntasks=32", "--gres=gpu:4", "--time=1:00:00", "--exclude=n1"},
-        ),
-    ],
-)
+SRUN = [
+    ({}, {"--ntasks=8", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=5", "--signal=TERM@300"}),
+    (
+        {"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9", "SRUN_ARGS": "--time=1:00:00 --exclude=n1"},
+        {"--ntasks=32", "--gres=gpu:4", "--time=1:00:00", "--exclude=n1"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("environment", "expected"), SRUN)
 def test_what_srun_is_given(tmp_path, environment, expected):
     recorder(tmp_path, "srun")
     path = f"{tmp_path}:{os.environ['PATH']}"

@@ -64,13 +64,6 @@ def test_spectrum_of_generated_shapes(tool, tmp_path, monkeypatch):
     np.testing.assert_allclose(*([float(row["cumulative"]) for row in table] for table in tables), atol=2e-6)
 
 
-def test_where_a_token_looks(tool, photo, tmp_path, capsys):
-    out = tmp_path / "new" / "row.png"
-    tool("visualize_attention")([photo, *SMALL, "--stage", "3", "--query", "1", "2", "--out", str(out)])
-    assert "soft_pico.shapes, pretrained: soft, stage 3, query 1 2" in capsys.readouterr().out
-    assert Image.open(out).width > 500
-
-
 # tools/test.py: what it prints and writes, and that two processes count each image once.
 
 

@@ -72,18 +72,17 @@ def test_released_weights_and_back(family: str) -> None:
     assert identical(model.from_released(own), own)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "parameter"),
-    [
-        ("linformer_pyramid_pico", {}, r"stages\.0\.blocks\.0\.attn"),
-        ("soft_pico", {"reversible": True}, r"reversible\.0"),
-        ("soft_pico", {"global_pool": "attn"}, "attn_pool"),
-        ("linear_vit_tiny_patch16", {"depth": 1}, "cls_token"),
-        ("inline_deit_tiny", {"depth": 1, "qk_norm": True}, r"attn\.q_norm"),
-        ("inline_deit_tiny", {"depth": 1, "reg_tokens": 2}, "reg_token"),
-    ],
-    ids=str,
-)
+WITHOUT_NAMES = [
+    ("linformer_pyramid_pico", {}, r"stages\.0\.blocks\.0\.attn"),
+    ("soft_pico", {"reversible": True}, r"reversible\.0"),
+    ("soft_pico", {"global_pool": "attn"}, "attn_pool"),
+    ("linear_vit_tiny_patch16", {"depth": 1}, "cls_token"),
+    ("inline_deit_tiny", {"depth": 1, "qk_norm": True}, r"attn\.q_norm"),
+    ("inline_deit_tiny", {"depth": 1, "reg_tokens": 2}, "reg_token"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "parameter"), WITHOUT_NAMES, ids=str)
 def test_parameters_without_released_names(name: str, options: dict, parameter: str) -> None:
     model = meta(name, **options)
     with pytest.raises(ValueError, match=parameter):

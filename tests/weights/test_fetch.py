@@ -84,17 +84,17 @@ def save_with_the_hub(repo_id, filename, *, local_dir) -> None:
     (local_dir / filename).write_bytes(BODY if repo_id == "owner/name" else b"")
 
 
-@pytest.mark.parametrize(
-    ("source", "module", "stub", "reason"),
-    [
-        ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=save_with_gdown), None),
-        ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=refuse_with_gdown), "users have viewed this file$"),
-        ("gdrive:abcdefghij", "gdown", None, "gdown"),
-        ("hf-hub:owner/name", "huggingface_hub", SimpleNamespace(hf_hub_download=save_with_the_hub), None),
-        ("http://127.0.0.1:1/x", "gdown", None, "Connection refused"),
-        ("file:///etc/passwd", "gdown", None, "is not HTTPS"),
-    ],
-)
+SOURCES = [
+    ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=save_with_gdown), None),
+    ("gdrive:abcdefghij", "gdown", SimpleNamespace(download=refuse_with_gdown), "users have viewed this file$"),
+    ("gdrive:abcdefghij", "gdown", None, "gdown"),
+    ("hf-hub:owner/name", "huggingface_hub", SimpleNamespace(hf_hub_download=save_with_the_hub), None),
+    ("http://127.0.0.1:1/x", "gdown", None, "Connection refused"),
+    ("file:///etc/passwd", "gdown", None, "is not HTTPS"),
+]
+
+
+@pytest.mark.parametrize(("source", "module", "stub", "reason"), SOURCES)
 def test_sources(source, module, stub, reason, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, stub)
     if reason is None:

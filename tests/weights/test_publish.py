@@ -36,26 +36,26 @@ def test_other_contents_are_not_published(published):
             assert trace.encode() not in content, path
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"mean": [0.5], "std": [0.5]}, {"mean": [math.nan] * 3}, {"std": [0.5, 0, 0.5]}], ids=str
-)
+UNKNOWN = [{}, {"mean": [0.5], "std": [0.5]}, {"mean": [math.nan] * 3}, {"std": [0.5, 0, 0.5]}]
+
+
+@pytest.mark.parametrize("given", UNKNOWN, ids=str)
 def test_the_normalisation_must_be_known(given, averaged, tmp_path):
     torch.save(averaged, tmp_path / "bare.pth")
     with pytest.raises(ValueError, match="--mean and --std"):
         run(tmp_path / "bare.pth", tmp_path / "out", model="soft_pico", **given)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tag": "../mine"}, "tag must be"),
-        ({"config": "/home/me/config.py"}, "config must be"),
-        ({"model": "soft_norm_pico"}, "must be soft_pico, .*, got soft_norm_pico"),
-        ({"checkpoint": "no head.pth", "model": "soft_pico"}, "must have a head"),
-        ({"checkpoint": "bare.pth"}, "--model"),
-    ],
-    ids=str,
-)
+MISTAKES = [
+    ({"tag": "../mine"}, "tag must be"),
+    ({"config": "/home/me/config.py"}, "config must be"),
+    ({"model": "soft_norm_pico"}, "must be soft_pico, .*, got soft_norm_pico"),
+    ({"checkpoint": "no head.pth", "model": "soft_pico"}, "must have a head"),
+    ({"checkpoint": "bare.pth"}, "--model"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=str)
 def test_mistakes_write_nothing(options, message, checkpoint, averaged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save(averaged, "bare.pth")

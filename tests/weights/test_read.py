@@ -36,26 +36,25 @@ def test_written_and_read_again():
     assert FULL.img_size == (64, 96)
 
 
-@pytest.mark.parametrize(
-    ("strange", "kept"),
-    [
-        *(
-            ({"cfg": cfg}, {})
-            for cfg in (
-                {"file": "/etc/passwd", "url": "https://x", "num_classes": 3},
-                {"mean": {"a": 1}, "std": [0.5, 0.5, 0]},
-                {"mean": [math.nan] * 3, "std": ["0.5"] * 3},
-                {"input_size": [64, 64], "crop_pct": "1", "label_names": [None]},
-                {"input_size": [3, 64, 10**9], "crop_pct": -1, "label_names": "ab"},
-                {"input_size": [3, 64.0, 64], "crop_mode": "none", "interpolation": "random"},
-                3,
-            )
-        ),
-        ({"options": {"a": [1, ["b", None]], "c": {"d": {1}}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
-        ({"options": [1], "training": {"epochs": 5}}, {}),
-    ],
-    ids=str,
-)
+STRANGE = [
+    *(
+        ({"cfg": cfg}, {})
+        for cfg in (
+            {"file": "/etc/passwd", "url": "https://x", "num_classes": 3},
+            {"mean": {"a": 1}, "std": [0.5, 0.5, 0]},
+            {"mean": [math.nan] * 3, "std": ["0.5"] * 3},
+            {"input_size": [64, 64], "crop_pct": "1", "label_names": [None]},
+            {"input_size": [3, 64, 10**9], "crop_pct": -1, "label_names": "ab"},
+            {"input_size": [3, 64.0, 64], "crop_mode": "none", "interpolation": "random"},
+            3,
+        )
+    ),
+    ({"options": {"a": [1, ["b", None]], "c": {"d": {1}}, "e": torch.zeros(1)}}, {"a": [1, ["b", None]]}),
+    ({"options": [1], "training": {"epochs": 5}}, {}),
+]
+
+
+@pytest.mark.parametrize(("strange", "kept"), STRANGE, ids=str)
 def test_strange_notes_are_left_out(strange, kept):
     assert spec_of({"meta": {NOTES_KEY: {"model": "soft_pico", **strange}}}) == ModelSpec("soft_pico", kept)
     assert spec_of({"meta": {NOTES_KEY: {"model": 3}}}) == ModelSpec()
@@ -117,11 +116,11 @@ def test_contents_of_mmengine_are_left_out(tmp_path, monkeypatch):
         torch.serialization.add_safe_globals(known)
 
 
+VALUES = [([], True), ([1, 2], True), ([1, math.nan], False), ([math.inf, -math.inf], False), ("max", True)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
-@pytest.mark.parametrize(
-    ("values", "is_finite"),
-    [([], True), ([1, 2], True), ([1, math.nan], False), ([math.inf, -math.inf], False), ("max", True)],
-)
+@pytest.mark.parametrize(("values", "is_finite"), VALUES)
 def test_numbers_that_are_not_finite_are_named(values, is_finite, dtype):
     x = torch.full((3,), torch.finfo(dtype).max, dtype=dtype) if values == "max" else torch.tensor(values).to(dtype)
     content = {"epoch": 1, "weights": {"a": torch.zeros(2), "b": x}, "steps": torch.tensor([1])}
@@ -134,9 +133,10 @@ def test_numbers_that_are_not_finite_are_named(values, is_finite, dtype):
 WEIGHTS = {"odd": torch.arange(3, dtype=torch.uint8), "b": torch.randn(5, 3).mT, "number": torch.tensor(2)}
 
 
-@pytest.mark.parametrize(
-    "notes", [None, ModelSpec("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
-)
+NOTES = [None, ModelSpec("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.5,), "std": (1,)})]
+
+
+@pytest.mark.parametrize("notes", NOTES)
 def test_tensors_and_notes_come_back(notes, tmp_path):
     data = safetensors_bytes(WEIGHTS, notes)
     (tmp_path / "a.safetensors").write_bytes(data)

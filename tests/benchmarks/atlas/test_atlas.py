@@ -47,13 +47,12 @@ def training_bytes(kind: str, side: int) -> int:
     return step_memory(partial(build_attention, kind, side, 32), (1, side**2, 64), "cpu", step)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in ("soft", "linear", "linformer") else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in LINEAR
-    ],
-)
+MEASURED = [
+    kind if kind in ("soft", "linear", "linformer") else pytest.param(kind, marks=pytest.mark.slow) for kind in LINEAR
+]
+
+
+@pytest.mark.parametrize("kind", MEASURED)
 def test_linear_kinds_hold_memory_linear_in_the_number_of_tokens(kind):
     """And few times that of fused softmax attention, whose memory is linear as well."""
     small, large = (training_bytes(kind, side) for side in SIDES)
@@ -73,20 +72,20 @@ def test_quadratic_kinds_do_not():
 TOKENS = (196, 784, 3136, 12544)
 
 
-@pytest.mark.parametrize(
-    ("ratios", "place"),
-    [
-        # c / N crosses one at c, wherever the points lie.
-        ([(n, 1000 / n) for n in TOKENS], 1000),
-        ([(n, (700 / n) ** 0.3) for n in TOKENS], 700),
-        ([(n, 100 / n) for n in TOKENS], "always"),
-        ([(n, 1e5 / n) for n in TOKENS], "never"),
-        # What counts is the last time.
-        ([(1, 0.5), (10, 2), (100, 0.5)], 10**1.5),
-        ([(1, 2), (10, 0.5), (100, 1)], "never"),
-        ([(1, 1), (10, 0.5)], 1),
-    ],
-)
+RATIOS = [
+    # c / N crosses one at c, wherever the points lie.
+    ([(n, 1000 / n) for n in TOKENS], 1000),
+    ([(n, (700 / n) ** 0.3) for n in TOKENS], 700),
+    ([(n, 100 / n) for n in TOKENS], "always"),
+    ([(n, 1e5 / n) for n in TOKENS], "never"),
+    # What counts is the last time.
+    ([(1, 0.5), (10, 2), (100, 0.5)], 10**1.5),
+    ([(1, 2), (10, 0.5), (100, 1)], "never"),
+    ([(1, 1), (10, 0.5)], 1),
+]
+
+
+@pytest.mark.parametrize(("ratios", "place"), RATIOS)
 def test_crossover(ratios, place):
     found = crossover(ratios)
     assert found == (place if isinstance(place, str) else pytest.approx(place))

@@ -63,15 +63,15 @@ def test_a_flip_moves_image_boxes_and_masks_together(tree):
     torch.testing.assert_close(after.bboxes, torch.stack([width - x1, y0, width - x0, y1], 1))
 
 
-@pytest.mark.parametrize(
-    "transforms",
-    [
-        [{"type": "RandomCrop", "size": [20, 20]}],
-        [{"type": "RandomIoUCrop"}],
-        [{"type": "RandomZoomOut"}, {"type": "RandomPhotometricDistort", "p": 1.0}],
-        [{"type": "RandomApply", "transforms": [{"type": "RandomRotation", "degrees": [90, 90]}], "p": 1.0}],
-    ],
-)
+TRANSFORMS = [
+    [{"type": "RandomCrop", "size": [20, 20]}],
+    [{"type": "RandomIoUCrop"}],
+    [{"type": "RandomZoomOut"}, {"type": "RandomPhotometricDistort", "p": 1.0}],
+    [{"type": "RandomApply", "transforms": [{"type": "RandomRotation", "degrees": [90, 90]}], "p": 1.0}],
+]
+
+
+@pytest.mark.parametrize("transforms", TRANSFORMS)
 def test_transforms_leave_boxes_inside_and_not_empty(tree, transforms):
     for sample in CocoImages(str(tree), *TRAIN, masks=True, transforms=transforms):
         objects = sample["data_samples"].gt_instances
@@ -160,9 +160,7 @@ def test_images_are_read_from_an_archive(copy):
     plain = CocoImages(str(copy), *TRAIN, transforms=[])
     shutil.make_archive(str(copy / "packed"), "zip", copy / TRAIN[1])
     # File names may begin with the folder of the images.
-    change(
-        copy, lambda content: [image.update(file_name="packed/" + image["file_name"]) for image in content["images"]]
-    )
+    change(copy, lambda content: [one.update(file_name=f"packed/{one['file_name']}") for one in content["images"]])
     packed = CocoImages(str(copy), TRAIN[0], "packed", transforms=[])
     assert len(packed) == len(plain)
     torch.testing.assert_close(packed[0]["inputs"], plain[0]["inputs"])

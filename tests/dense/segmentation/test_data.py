@@ -109,9 +109,10 @@ def test_an_image_fits_into_the_scale(size, expected):
     assert resize_within(size[::-1], (512, 2048)) == expected[::-1]
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"), [((512, 683), (512, 704)), ((480, 640), (512, 704)), ((1000, 500), (1024, 512))]
-)
+ROUNDED_UP = [((512, 683), (512, 704)), ((480, 640), (512, 704)), ((1000, 500), (1024, 512))]
+
+
+@pytest.mark.parametrize(("size", "expected"), ROUNDED_UP)
 def test_sides_are_rounded_up_to_multiples(size, expected):
     """As the authors of EfficientViT resize ADE20K: the longer side is `ceil(long / short * 512 / 32) * 32`."""
     given = picture(*size)

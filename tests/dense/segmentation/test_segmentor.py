@@ -1,12 +1,10 @@
 """Segmentors and their metric."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import timm
 import torch
-from engine.runs import NARROW
+from engine.runs import CONFIGS, NARROW
 from mmengine.structures import BaseDataElement, PixelData
 from PIL import Image
 from torch.nn import functional as F
@@ -21,8 +19,6 @@ from soft_vit.predict import load_predictor, predict_files
 from soft_vit.probe.cost import image_memory, peak_memory
 from soft_vit.weights.load import load_into
 
-CONFIGS = Path(__file__).parents[3] / "configs"
-
 # Segmentors of any backbone and decoder: losses, gradients, sizes, and how they look at a picture.
 
 
@@ -32,7 +28,7 @@ DECODERS["efficientvit"] = {"channels": 16, "depth": 1, "out_expand": 2}
 
 def segmentor(kind="upernet", **options):
     """Return a small segmentor of eleven classes."""
-    backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), **NARROW}
+    backbone = {"model_name": "soft_pico", "max_bottleneck": (7, 7), "newton_iters": 2, **NARROW}
     options = {"auxiliary": {"index": 2, "channels": 16}, **options}
     return TimmSegmentor(backbone, {"kind": kind, **DECODERS[kind]}, 11, **options)
 
@@ -85,14 +81,14 @@ def test_each_pixel_of_an_original_of_any_size_gets_a_class(kind):
         assert set(data.unique().tolist()) <= set(range(11))
 
 
-@pytest.mark.parametrize(
-    ("options", "flip", "axes"),
-    [
-        ({}, True, [(), (-1,)]),
-        ({}, ["vertical"], [(), (-2,)]),
-        ({"mode": "slide", "crop_size": 96}, ("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)]),
-    ],
-)
+FLIPS = [
+    ({}, True, [(), (-1,)]),
+    ({}, ["vertical"], [(), (-2,)]),
+    ({"mode": "slide", "crop_size": 96}, ("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)]),
+]
+
+
+@pytest.mark.parametrize(("options", "flip", "axes"), FLIPS)
 def test_several_scales_and_flips_are_averaged(options, flip, axes):
     """The probabilities of each view, mirrored back and brought to the size of the original."""
     model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": flip, **options}).eval()
@@ -107,16 +103,16 @@ def test_several_scales_and_flips_are_averaged(options, flip, axes):
     assert (found.pred_sem_seg.data == total.argmax(1)).float().mean() > 0.999
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"test_cfg": {"mode": "tile"}}, "tile"),
-        ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),
-        ({"decoder": {"kind": "fpn", "channels": 16}}, "divisible"),
-        ({"decoder": {"kind": "fcn"}}, "decoder.kind.*'fcn'"),
-        ({"decoder": {"kind": "fpn"}, "backbone": {"model_name": "soft_pico", "out_indices": (1, 2, 3)}}, "8, 16, 32"),
-    ],
-)
+BAD_OPTIONS = [
+    ({"test_cfg": {"mode": "tile"}}, "tile"),
+    ({"test_cfg": {"mode": "slide", "crop_size": 64, "stride": 65}}, "test_cfg.stride"),
+    ({"decoder": {"kind": "fpn", "channels": 16}}, "divisible"),
+    ({"decoder": {"kind": "fcn"}}, "decoder.kind.*'fcn'"),
+    ({"decoder": {"kind": "fpn"}, "backbone": {"model_name": "soft_pico", "out_indices": (1, 2, 3)}}, "8, 16, 32"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), BAD_OPTIONS)
 def test_bad_options_are_refused(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         TimmSegmentor(
@@ -332,9 +328,10 @@ def metric_of(num_classes, **kwargs):
 
 
 # Which classes occur and which are given, of seven.
-@pytest.mark.parametrize(
-    ("occurring", "given"), [(range(7), range(7)), (range(6), range(7)), (range(7), range(6)), ((0, 1, 5), (0, 1, 5))]
-)
+OCCURRING = [(range(7), range(7)), (range(6), range(7)), (range(7), range(6)), ((0, 1, 5), (0, 1, 5))]
+
+
+@pytest.mark.parametrize(("occurring", "given"), OCCURRING)
 def test_figures_agree_with_sets_of_pixels(occurring, given):
     stream = np.random.default_rng(0)
     sizes = [(9, 7), (5, 11), (1, 13), (8, 8)]

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from crafted import encoded
-from engine.runs import CONFIGS, DEMO, NARROW_MODEL, assert_same_state
+from crafted import Call, encoded
+from engine.runs import CONFIGS, DEMO, NARROW_MODEL, assert_resumes
 from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from timm.data import ImageDataset
@@ -70,9 +70,8 @@ def test_a_held_out_part_of_each_class(tmp_path, fraction):
         assert abs(list(held_out.values()).count(label) - fraction * count) < 1
     assert held_out == labels(val_fraction=fraction, held_out=True)
     # No prefix of the folder.
-    assert [name for name in held_out if whole[name] == 1] != [name for name in whole if whole[name] == 1][
-        : len(held_out)
-    ]
+    inside, all_of_it = ([name for name in names if whole[name] == 1] for names in (held_out, whole))
+    assert inside != all_of_it[: len(inside)]
     # More leaves no image of a class to train on.
     for too_large, named in ((0.9, "c"), (1.0, "1.0")):
         for held_out in (False, True):
@@ -115,11 +114,8 @@ def test_a_run_on_shards_resumes_at_the_very_sample(tmp_path):
         make_shard(tmp_path / f"train-{shard}.tar", {**images, **{f"{i}.cls": str(i).encode() for i in range(3)}})
     config = tmp_path / "shards.py"
     config.write_text(SHARDS.format(demo=DEMO, root=tmp_path))
-    options = {"image_size": 32, **NARROW_MODEL}
-    train(config, options=options, work_dir=tmp_path / "whole")
     # In the middle of an epoch of three steps.
-    train(config, options=options, work_dir=tmp_path / "again", resume=str(tmp_path / "whole" / "iter_2.pth"))
-    assert_same_state(tmp_path / "whole" / "iter_3.pth", tmp_path / "again" / "iter_3.pth", "state_dict", "optimizer")
+    assert_resumes(config, tmp_path, {"image_size": 32, **NARROW_MODEL}, "iter_2.pth", "state_dict", "optimizer")
 
 
 def test_wrappers_and_unreadable_images_of_a_data_set_by_name(tmp_path):
@@ -179,15 +175,11 @@ def test_cifar(tmp_path, classes, split):
         assert found.label(i) == labels[i]
 
 
-class Evil:
-    def __reduce__(self):
-        return (Path.touch, (Path("touched"),))
-
-
 def test_no_pickle_is_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_cifar(tmp_path, 10)
-    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps({"data": Evil()}))
+    evil = pickle.dumps({"data": Call(Path.touch, Path("touched"))})
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(evil)
     with pytest.raises(ValueError, match="test_batch"):
         find_named_images("torch/cifar10", tmp_path, "test")
     assert not Path("touched").exists()
@@ -261,20 +253,20 @@ def test_shards(tmp_path):
     assert pickle.loads(pickle.dumps(found)).image(2).getpixel((0, 0))[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "members", "error", "message"),
-    [
-        ("torch/nothing", {}, ValueError, "torch/nothing"),
-        ("torch/cifar10", {}, FileNotFoundError, "batch"),
-        ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
-        ("hfds//no/such", {}, FileNotFoundError, "no/such"),
-        ("wds/", {}, FileNotFoundError, "train"),
-        ("wds/", {"0.png": PNGS[0]}, ValueError, "0.cls"),
-        ("wds/", {"0.a.png": PNGS[0], "0.a.cls": b"1"}, ValueError, "one dot"),
-        ("wds/", {"0.png": PNGS[0], "0.cls": b"cat"}, ValueError, "'cat'"),
-        ("wds/", {"0.png": PNGS[0], "0.cls": b"2"}, ValueError, "got 2"),
-    ],
-)
+MISTAKES = [
+    ("torch/nothing", {}, ValueError, "torch/nothing"),
+    ("torch/cifar10", {}, FileNotFoundError, "batch"),
+    ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
+    ("hfds//no/such", {}, FileNotFoundError, "no/such"),
+    ("wds/", {}, FileNotFoundError, "train"),
+    ("wds/", {"0.png": PNGS[0]}, ValueError, "0.cls"),
+    ("wds/", {"0.a.png": PNGS[0], "0.a.cls": b"1"}, ValueError, "one dot"),
+    ("wds/", {"0.png": PNGS[0], "0.cls": b"cat"}, ValueError, "'cat'"),
+    ("wds/", {"0.png": PNGS[0], "0.cls": b"2"}, ValueError, "got 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "members", "error", "message"), MISTAKES)
 def test_mistakes_get_one_sentence(tmp_path, name, members, error, message):
     if members:
         make_shard(tmp_path / "train-0.tar", members)
@@ -345,10 +337,7 @@ def test_a_run_resumes_exactly_and_is_tested(tmp_path):
         "default_hooks.checkpoint.max_keep_ckpts": -1,
     }
     config = CONFIGS / "naflex" / "linear_ovals.py"
-    train(config, work_dir=tmp_path / "a", options=options)
-    train(config, work_dir=tmp_path / "b", options=options, resume=str(tmp_path / "a" / "iter_3.pth"))
-    last = max((tmp_path / "a").glob("iter_*.pth"), key=lambda path: int(path.stem[5:])).name
-    assert last != "iter_3.pth"
-    assert_same_state(tmp_path / "a" / last, tmp_path / "b" / last)
-    metrics = evaluate(config, str(tmp_path / "a" / last), options=options, work_dir=tmp_path / "test")
+    last = assert_resumes(config, tmp_path, options, "iter_3.pth").checkpoint
+    assert last.name != "iter_3.pth"
+    metrics = evaluate(config, str(last), options=options, work_dir=tmp_path / "test")
     assert metrics["images"] == 6

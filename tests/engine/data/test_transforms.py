@@ -14,7 +14,7 @@ from timm.data.random_erasing import RandomErasing
 import soft_vit.engine  # noqa: F401  registers the transforms
 from soft_vit.engine import TimmAugment, TimmEvalCrop
 from soft_vit.engine.data.preprocessor import collate_labels
-from soft_vit.engine.data.views import View, set_view, timm_view, view_of_config
+from soft_vit.engine.data.views import View, set_view, view_of_config
 
 # Transforms against timm and Albumentations.
 
@@ -63,19 +63,23 @@ def test_albumentations_draws_from_numpys_generator():
     assert [np.array_equal(results[0], other) for other in results[1:]] == [False, True, False]
 
 
-@pytest.mark.parametrize(
-    ("transform", "named"),
-    [({**CROP, "foo": 1}, "'foo'"), ({"type": "OneOf", "transforms": [{"type": "Flop"}]}, "Flop")],
-)
+MISTAKES = [({**CROP, "foo": 1}, "'foo'"), ({"type": "OneOf", "transforms": [{"type": "Flop"}]}, "Flop")]
+
+
+@pytest.mark.parametrize(("transform", "named"), MISTAKES)
 def test_mistakes_for_albumentations(transform, named):
     with pytest.raises((Warning, AttributeError), match=named):
         albumentations(transform)
 
 
-@pytest.mark.parametrize(
-    ("size", "crop_pct", "interpolation", "crop_mode", "as_array"),
-    [(48, 0.875, "bicubic", "center", True), (33, 1.0, "bilinear", "center", False), (40, 0.9, "bicubic", "squash", 0)],
-)
+CROPS = [
+    (48, 0.875, "bicubic", "center", True),
+    (33, 1.0, "bilinear", "center", False),
+    (40, 0.9, "bicubic", "squash", 0),
+]
+
+
+@pytest.mark.parametrize(("size", "crop_pct", "interpolation", "crop_mode", "as_array"), CROPS)
 def test_crop_is_timms(size, crop_pct, interpolation, crop_mode, as_array):
     pixels = np.random.default_rng(0).integers(0, 256, (61, 83, 3), dtype=np.uint8)
     image = Image.fromarray(pixels)
@@ -98,17 +102,19 @@ def config(pipeline: list, **dataset) -> Config:
 RESIZE = {"type": "ResizeEdge", "scale": 256}
 
 
-@pytest.mark.parametrize(
-    ("cfg", "asked", "expected"),
-    [
-        (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
-        (config([{"type": "soft_vit.TimmEvalCrop", "img_size": 192}]), (None, 1.0), View(192, 1.0)),
-        (config([], size=64), (96, None), View(96, 1.0)),
-        (config([]), (100, None), View(100, 0.875)),
-    ],
-)
+VIEWS = [
+    (config([{"type": "TimmEvalCrop", "img_size": 224, "crop_pct": 0.9}]), (288, None), View(288, 0.9)),
+    (config([{"type": "soft_vit.TimmEvalCrop", "img_size": 192}]), (None, 1.0), View(192, 1.0)),
+    (config([], size=64), (96, None), View(96, 1.0)),
+    (config([]), (100, None), View(100, 0.875)),
+]
+
+
+@pytest.mark.parametrize(("cfg", "asked", "expected"), VIEWS)
 def test_view_of_a_config(cfg, asked, expected):
     assert view_of_config(cfg, *asked) == expected
+    with pytest.raises(ValueError, match="img_size"):
+        view_of_config(config([]), None, 0.9)
 
 
 def test_view_is_set_between_loading_and_packing():
@@ -125,15 +131,6 @@ def test_view_is_set_between_loading_and_packing():
     assert "pipeline" not in cfg.test_dataloader.dataset
     assert cfg.data_preprocessor.mean == pytest.approx([127.5, 102, 76.5])
     assert cfg.data_preprocessor.std == pytest.approx([51, 51, 51])
-
-
-def test_view_of_timm_is_the_one_it_reports():
-    cfg = {"input_size": (3, 224, 224), "crop_pct": 0.875, "test_input_size": (3, 288, 288), "test_crop_pct": 1.0}
-    assert (timm_view(cfg).img_size, timm_view(cfg).crop_pct) == (288, 1.0)
-    assert (timm_view(cfg, 320, 0.9).img_size, timm_view(cfg, 320, 0.9).crop_pct) == (320, 0.9)
-    assert timm_view({"input_size": (3, 224, 192)}).img_size == (224, 192)
-    with pytest.raises(ValueError, match="img_size"):
-        view_of_config(config([]), None, 0.9)
 
 
 # Batches on their device: normalised, erased and mixed as timm does it.
@@ -156,10 +153,10 @@ def normalised(images: torch.Tensor) -> torch.Tensor:
     return (images.float() - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("stacked", "training", "options"),
-    [(True, False, {}), (True, True, {}), (False, False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))],
-)
+PREPARED = [(True, False, {}), (True, True, {}), (False, False, dict(reprob=1.0, mixup=0.8, cutmix=1.0, smoothing=0.1))]
+
+
+@pytest.mark.parametrize(("stacked", "training", "options"), PREPARED)
 def test_normalising(stacked, training, options):
     """An evaluation augments nothing."""
     data = batch(stacked=stacked)

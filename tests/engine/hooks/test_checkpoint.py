@@ -19,21 +19,21 @@ def write(path: Path) -> None:
     torch.save({"meta": {"iter": iteration}, "state_dict": {"w": torch.arange(1000.0)}}, path)
 
 
-@pytest.mark.parametrize(
-    ("files", "note", "newest"),
-    [
-        ([], None, None),
-        (["epoch_2.pth", "epoch_10.pth"], None, "epoch_10.pth"),
-        (["iter_500.pth", "iter_1000.pth"], None, "iter_1000.pth"),
-        (["epoch_1.pth", "stopped_iter_150.pth"], None, "stopped_iter_150.pth"),
-        # A second, shorter run in the same folder.
-        (["epoch_3.pth", "epoch_10.pth"], "/moved/elsewhere/epoch_3.pth", "epoch_3.pth"),
-        # Damaged or outdated notes.
-        (["epoch_3.pth"], "/gone/epoch_9.pth", "epoch_3.pth"),
-        # Others' files.
-        (["best_top1_epoch_3.pth", "epoch_x.pth"], None, None),
-    ],
-)
+FOLDERS = [
+    ([], None, None),
+    (["epoch_2.pth", "epoch_10.pth"], None, "epoch_10.pth"),
+    (["iter_500.pth", "iter_1000.pth"], None, "iter_1000.pth"),
+    (["epoch_1.pth", "stopped_iter_150.pth"], None, "stopped_iter_150.pth"),
+    # A second, shorter run in the same folder.
+    (["epoch_3.pth", "epoch_10.pth"], "/moved/elsewhere/epoch_3.pth", "epoch_3.pth"),
+    # Damaged or outdated notes.
+    (["epoch_3.pth"], "/gone/epoch_9.pth", "epoch_3.pth"),
+    # Others' files.
+    (["best_top1_epoch_3.pth", "epoch_x.pth"], None, None),
+]
+
+
+@pytest.mark.parametrize(("files", "note", "newest"), FOLDERS)
 def test_find_newest(tmp_path, files, note, newest):
     for name in files:
         write(tmp_path / name)
@@ -82,22 +82,22 @@ def test_damaged_one_is_passed_over(tmp_path, capsys, damage, noted):
     assert find_newest_checkpoint(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("resume", "launchers", "before", "since", "chosen"),
-    [
-        # Without a launcher that restarts processes.
-        ("auto", [None, None], [7], [3], "iter_3.pth"),
-        (None, [None, None], [7], [3], None),
-        # Restarted: from what the run has written, whatever an earlier one has left.
-        (None, ["a", "a"], [7], [], None),
-        (None, ["a", "a"], [7], [3], "iter_3.pth"),
-        ("auto", ["a", "a"], [7], [], "iter_7.pth"),
-        ("elsewhere.pth", ["a", "a"], [7], [], "elsewhere.pth"),
-        ("elsewhere.pth", ["a", "a"], [7], [3, 5], "iter_5.pth"),
-        # A launch of its own begins another run.
-        (None, ["a", "b"], [7], [3], None),
-    ],
-)
+RESTARTS = [
+    # Without a launcher that restarts processes.
+    ("auto", [None, None], [7], [3], "iter_3.pth"),
+    (None, [None, None], [7], [3], None),
+    # Restarted: from what the run has written, whatever an earlier one has left.
+    (None, ["a", "a"], [7], [], None),
+    (None, ["a", "a"], [7], [3], "iter_3.pth"),
+    ("auto", ["a", "a"], [7], [], "iter_7.pth"),
+    ("elsewhere.pth", ["a", "a"], [7], [], "elsewhere.pth"),
+    ("elsewhere.pth", ["a", "a"], [7], [3, 5], "iter_5.pth"),
+    # A launch of its own begins another run.
+    (None, ["a", "b"], [7], [3], None),
+]
+
+
+@pytest.mark.parametrize(("resume", "launchers", "before", "since", "chosen"), RESTARTS)
 def test_restarted_run_goes_on(tmp_path, monkeypatch, resume, launchers, before, since, chosen):
     def set_launcher(name: str | None, restarts: int) -> None:
         monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3" if name else "0")

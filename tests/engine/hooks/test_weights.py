@@ -71,18 +71,17 @@ def plain_state(**changes):
     return {name: value for name, value in entries.items() if value is not None}
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (plain_state(), None),
-        ({f"module.{name}": value for name, value in plain_state().items()}, None),
-        (plain_state(**{"1.num_batches_tracked": None}), None),
-        (plain_state(**{"0.weight": None}), "0.weight"),
-        (plain_state(extra=torch.ones(1)), "extra"),
-        (plain_state(**{"0.bias": torch.ones(7)}), r"0.bias with \(7,\) instead of \(3,\)"),
-    ],
-    ids=["same", "from DDP", "without a counter", "missing", "unknown", "shape"],
-)
+GIVEN = {
+    "same": (plain_state(), None),
+    "from DDP": ({f"module.{name}": value for name, value in plain_state().items()}, None),
+    "without a counter": (plain_state(**{"1.num_batches_tracked": None}), None),
+    "missing": (plain_state(**{"0.weight": None}), "0.weight"),
+    "unknown": (plain_state(extra=torch.ones(1)), "extra"),
+    "shape": (plain_state(**{"0.bias": torch.ones(7)}), r"0.bias with \(7,\) instead of \(3,\)"),
+}
+
+
+@pytest.mark.parametrize(("given", "named"), GIVEN.values(), ids=GIVEN)
 def test_names_and_shapes(given, named):
     fit({"state_dict": given}, PLAIN, strict=False)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
@@ -122,14 +121,14 @@ def test_classes_that_are_not_the_models():
         WeightsHook().before_test(runner)
 
 
-@pytest.mark.parametrize(
-    ("own", "changed"),
-    [
-        ({"global_pool": "avg", "max_bottleneck": (7, 7)}, {}),
-        ({"global_pool": "avg", "max_bottleneck": (7, 7), "img_size": 96}, {}),
-        ({"max_bottleneck": (2, 2)}, {"global_pool": ("avg", "token"), "max_bottleneck": ([7, 7], (2, 2))}),
-    ],
-)
+CHANGED = [
+    ({"global_pool": "avg", "max_bottleneck": (7, 7)}, {}),
+    ({"global_pool": "avg", "max_bottleneck": (7, 7), "img_size": 96}, {}),
+    ({"max_bottleneck": (2, 2)}, {"global_pool": ("avg", "token"), "max_bottleneck": ([7, 7], (2, 2))}),
+]
+
+
+@pytest.mark.parametrize(("own", "changed"), CHANGED)
 def test_options_that_differ_from_the_training_are_found(own, changed):
     options = {"global_pool": "avg", "max_bottleneck": [7, 7], "img_size": [64, 64]}
     model = small(drop_path_rate=0.1, **own)
@@ -140,9 +139,10 @@ def test_options_that_differ_from_the_training_are_found(own, changed):
 # What does not fit is refused before the first step.
 
 
-@pytest.mark.parametrize(
-    ("classes", "head", "fits"), [(10, 10, True), (10, 1000, True), (None, 1, True), (11, 10, False)]
-)
+HEADS = [(10, 10, True), (10, 1000, True), (None, 1, True), (11, 10, False)]
+
+
+@pytest.mark.parametrize(("classes", "head", "fits"), HEADS)
 def test_classes_fit_the_head(classes, head, fits):
     model = SimpleNamespace(num_classes=head)
     metainfo = {} if classes is None else {"classes": tuple(map(str, range(classes)))}
@@ -153,9 +153,10 @@ def test_classes_fit_the_head(classes, head, fits):
             RunChecksHook().before_train(run)
 
 
-@pytest.mark.parametrize(
-    ("names", "labels"), [("abc", [0, 1, 2]), ("bc", [1, 2]), ("bd", None)], ids=["all", "some", "strange"]
-)
+MATCHED = [("abc", [0, 1, 2]), ("bc", [1, 2]), ("bd", None)]
+
+
+@pytest.mark.parametrize(("names", "labels"), MATCHED, ids=["all", "some", "strange"])
 def test_classes_are_matched_by_name(tmp_path, names, labels):
     for name in names:
         (tmp_path / "val" / name).mkdir(parents=True)

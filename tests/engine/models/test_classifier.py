@@ -20,7 +20,7 @@ from torch import nn
 
 from soft_vit.engine import FeatureRedrawHook, MesaClassifier, TimmTrainClassifier
 from soft_vit.engine.models import model_index
-from soft_vit.engine.models.notes import cfg_of_config, spec_of_run
+from soft_vit.engine.models.notes import spec_of_run
 from soft_vit.engine.models.timm_model import create_timm_model
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.performer import PerformerAttention
@@ -155,15 +155,15 @@ def test_features_change_each_n_iterations_and_alike_on_all_ranks():
 # Timm models by name, from a folder, and mistakes in the name, whoever makes the model of it.
 
 
-@pytest.mark.parametrize(
-    ("load", "name", "named"),
-    [
-        (partial(create_timm_model, pretrained=True), "resnet_50", "did you mean resnet50"),
-        (TimmPredictor, "soft_norm_pico", "soft_norm_pico"),
-        (TimmPredictor, "test_vit.no_tag", "no_tag"),
-        (CheckpointLoader.load_checkpoint, "timm://local-dir:no/folder", "no/folder"),
-    ],
-)
+MISTAKES = [
+    (partial(create_timm_model, pretrained=True), "resnet_50", "did you mean resnet50"),
+    (TimmPredictor, "soft_norm_pico", "soft_norm_pico"),
+    (TimmPredictor, "test_vit.no_tag", "no_tag"),
+    (CheckpointLoader.load_checkpoint, "timm://local-dir:no/folder", "no/folder"),
+]
+
+
+@pytest.mark.parametrize(("load", "name", "named"), MISTAKES)
 def test_mistakes(load, name, named):
     with pytest.raises(ValueError, match=named):
         load(name)
@@ -199,42 +199,18 @@ def test_inferencers_show_the_model_rgb(tmp_path):
 # What a checkpoint notes of its model and its images, written by a run and read without running any of it.
 
 
-VIEW = {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center"}
-DRAWN = {"dataset": {"type": "ShapesDataset", "size": 48}}
-CROPPED = {"dataset": {"pipeline": [{"type": "TimmEvalCrop", "img_size": 80, "crop_pct": 0.9}]}}
-PIXELS = {"mean": [127.5] * 3, "std": [51, 51, 51]}
-HALVES = {"mean": (0.5,) * 3, "std": (0.2,) * 3}
-
-
-@pytest.mark.parametrize(
-    ("config", "cfg"),
-    [
-        ({}, {}),
-        ({"model": {"img_size": [96, 33]}}, {"input_size": (3, 96, 33)}),
-        ({"model": {"img_size": 64}, "test_dataloader": DRAWN}, {"input_size": (3, 64, 64), **VIEW}),
-        ({"test_dataloader": CROPPED}, {"input_size": (3, 80, 80), **VIEW, "crop_pct": 0.9}),
-    ],
-)
-def test_config(config, cfg):
-    assert cfg_of_config(config) == cfg
-
-
 def test_a_run_notes_its_model_and_its_images(tmp_path):
     options = {"num_classes": 2, "max_bottleneck": (2, 2), "global_pool": "avg"}
+    model = {"type": "TimmTrainClassifier", "model_name": "soft_norm_pico", "img_size": 64, "drop_path_rate": 0.1}
     config = {
-        "model": {
-            "type": "TimmTrainClassifier",
-            "model_name": "soft_norm_pico",
-            "img_size": 64,
-            "drop_path_rate": 0.1,
-            **options,
-        },
-        "test_dataloader": DRAWN,
+        "model": {**model, **options},
+        "test_dataloader": {"dataset": {"type": "ShapesDataset", "size": 48}},
         "train_cfg": {"max_epochs": 5, "type": "/home/me/loop"},
         "optim_wrapper": {"optimizer": {"type": "AdamW", "lr": 0.001}},
     }
     data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": ["a b", "c"]}))
-    classifier = TimmTrainClassifier("soft_norm_pico", img_size=64, **options, data_preprocessor=PIXELS)
+    pixels = {"mean": [127.5] * 3, "std": [51, 51, 51]}
+    classifier = TimmTrainClassifier("soft_norm_pico", img_size=64, **options, data_preprocessor=pixels)
     runner = SimpleNamespace(cfg=Config(config), model=classifier, train_dataloader=data)
     notes = spec_of_run(runner)
     torch.save({"state_dict": {}, "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "a.pth")
@@ -242,7 +218,8 @@ def test_a_run_notes_its_model_and_its_images(tmp_path):
     assert read == notes
     assert read.model == "soft_norm_pico"
     assert read.options == {**options, "img_size": (64, 64), "in_chans": 3}
-    assert read.cfg == {**VIEW, "input_size": (3, 64, 64), **HALVES, "label_names": ("a b", "c")}
+    view = {"crop_pct": 1.0, "interpolation": "bicubic", "crop_mode": "center", "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    assert read.cfg == {**view, "input_size": (3, 64, 64), "label_names": ("a b", "c")}
     assert read.training == {"epochs": "5", "optimizer": "AdamW", "learning rate": "0.001"}
 
 

@@ -114,13 +114,13 @@ def test_a_test_needs_no_teacher():
         model.init_weights()
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (dict(model_name="soft_pico", pretrained=True, checkpoint="{file}"), "checkpoint"),
-        (dict(model_name="soft_pico", checkpoint="{file}", num_classes=7, **SMALL), "10 classes"),
-    ],
-)
+UNUSABLE = [
+    (dict(model_name="soft_pico", pretrained=True, checkpoint="{file}"), "checkpoint"),
+    (dict(model_name="soft_pico", checkpoint="{file}", num_classes=7, **SMALL), "10 classes"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), UNUSABLE)
 def test_teacher_that_cannot_be_used(teacher_file, options, named):
     options = {name: str(teacher_file) if value == "{file}" else value for name, value in options.items()}
     with pytest.raises(ValueError, match=named):

@@ -30,16 +30,16 @@ def source() -> nn.Module:
 VIT, RESNET = (partial(timm.create_model, f"test_{name}") for name in ("vit", "resnet"))
 
 
-@pytest.mark.parametrize(
-    ("build", "classes", "head", "size", "said"),
-    [
-        (small, 10, True, {}, []),
-        (small, 3, True, {}, [("10 classes", "3 classes")]),
-        (small, 10, False, {}, [("10 classes",)]),
-        (VIT, 3, True, {"img_size": 96}, [("pos_embed",), ("10 classes", "3 classes")]),
-        (RESNET, 3, True, {}, [("10 classes", "3 classes")]),
-    ],
-)
+HEADS = [
+    (small, 10, True, {}, []),
+    (small, 3, True, {}, [("10 classes", "3 classes")]),
+    (small, 10, False, {}, [("10 classes",)]),
+    (VIT, 3, True, {"img_size": 96}, [("pos_embed",), ("10 classes", "3 classes")]),
+    (RESNET, 3, True, {}, [("10 classes", "3 classes")]),
+]
+
+
+@pytest.mark.parametrize(("build", "classes", "head", "size", "said"), HEADS)
 def test_head(build, classes, head, size, said):
     source, model = build(num_classes=10), build(num_classes=classes, **size)
     name = model.pretrained_cfg["classifier"]
@@ -66,15 +66,15 @@ def test_other_channels(source, in_chans):
     torch.testing.assert_close(model.stages[0].patch_embed[0].conv.weight, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "count", "frozen"),
-    [
-        ("soft_pico", NARROW, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
-        ("soft_pico", NARROW, 4, ("stages.",)),
-        ("test_resnet", {}, 1, ("conv1.", "bn1.", "layer1.")),
-        ("test_vit", {}, 2, ("cls_token", "pos_embed", "patch_embed.", "blocks.0.", "blocks.1.")),
-    ],
-)
+FROZEN = [
+    ("soft_pico", NARROW, 0, ("stages.0.patch_embed.", "stages.0.pos_embed")),
+    ("soft_pico", NARROW, 4, ("stages.",)),
+    ("test_resnet", {}, 1, ("conv1.", "bn1.", "layer1.")),
+    ("test_vit", {}, 2, ("cls_token", "pos_embed", "patch_embed.", "blocks.0.", "blocks.1.")),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "count", "frozen"), FROZEN)
 def test_what_is_frozen(name, options, count, frozen):
     model = timm.create_model(name, **options)
     freeze_stages(model, count)

@@ -31,6 +31,7 @@ class Net(nn.Sequential):
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+        self.register_buffer("table", torch.zeros(4))
         self.to(dtype)
 
 
@@ -105,17 +106,17 @@ SPOILT = {
 }
 
 
+PLACES = [
+    (1, 3, 1, [True, False, True]),
+    # Anywhere in a window; the window after it is another one.
+    (3, 9, 3, [False, False, True, False, False, False, False, False, True]),
+    (3, 9, 4, [False, False, True, False, False, False, False, False, True]),
+]
+
+
 @pytest.mark.parametrize("kind", SPOILT)
 @pytest.mark.parametrize("clip", [None, {"max_norm": 0.1}, {"type": "value", "clip_value": 0.01}])
-@pytest.mark.parametrize(
-    ("accumulative_counts", "inputs", "spoilt", "steps"),
-    [
-        (1, 3, 1, [True, False, True]),
-        # Anywhere in a window; the window after it is another one.
-        (3, 9, 3, [False, False, True, False, False, False, False, False, True]),
-        (3, 9, 4, [False, False, True, False, False, False, False, False, True]),
-    ],
-)
+@pytest.mark.parametrize(("accumulative_counts", "inputs", "spoilt", "steps"), PLACES)
 def test_spoilt_step_changes_nothing(kind, clip, accumulative_counts, inputs, spoilt, steps):
     data, window = batches(inputs), slice(accumulative_counts, 2 * accumulative_counts)
     model = Net()
@@ -150,11 +151,11 @@ def test_skipped_step_restores_every_buffer(counts):
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "ends_at"),
-    # A good step begins the count anew.
-    [([0, 1, 2], 3), ([0, 1, 3, 4, 6, 7, 8], 9), ([0, 2, 4, 6, 8], None)],
-)
+# A good step begins the count anew.
+ROWS = [([0, 1, 2], 3), ([0, 1, 3, 4, 6, 7, 8], 9), ([0, 2, 4, 6, 8], None)]
+
+
+@pytest.mark.parametrize(("spoilt", "ends_at"), ROWS)
 def test_run_ends_after_a_row(spoilt, ends_at, log):
     model = Net()
     optim = build(model, max_skipped=3)
@@ -176,11 +177,11 @@ def overflow(loss: torch.Tensor) -> torch.Tensor:
     return loss * 1e38
 
 
-@pytest.mark.parametrize(
-    ("steps", "skipped", "scale"),
-    # The scale begins at 2^16: 16 overflows to reach 1, and only those below it count.
-    [(3, 0, 2.0**13), (16, 0, 1.0), (18, 2, 1.0)],
-)
+# The scale begins at 2^16: 16 overflows to reach 1, and only those below it count.
+OVERFLOWS = [(3, 0, 2.0**13), (16, 0, 1.0), (18, 2, 1.0)]
+
+
+@pytest.mark.parametrize(("steps", "skipped", "scale"), OVERFLOWS)
 def test_overflow_lowers_the_scale(steps, skipped, scale):
     model = Net(torch.float32)
     optim = build(model, dtype="float16")
@@ -254,17 +255,17 @@ def test_state_of_another_wrapper():
 # Accumulation
 
 
-@pytest.mark.parametrize(
-    ("epochs", "length", "counts", "windows"),
-    [
-        (1, 4, 1, [1, 1, 1, 1]),
-        (2, 4, 2, [2, 2, 2, 2]),
-        # The last window of an epoch is shorter.
-        (2, 5, 2, [2, 2, 1, 2, 2, 1]),
-        (2, 4, 3, [3, 1, 3, 1]),
-        (3, 2, 8, [2, 2, 2]),
-    ],
-)
+WINDOWS = [
+    (1, 4, 1, [1, 1, 1, 1]),
+    (2, 4, 2, [2, 2, 2, 2]),
+    # The last window of an epoch is shorter.
+    (2, 5, 2, [2, 2, 1, 2, 2, 1]),
+    (2, 4, 3, [3, 1, 3, 1]),
+    (3, 2, 8, [2, 2, 2]),
+]
+
+
+@pytest.mark.parametrize(("epochs", "length", "counts", "windows"), WINDOWS)
 def test_windows_of_accumulation(epochs, length, counts, windows):
     """Each step is one with the mean gradient of its window, to rounding."""
     total = epochs * length
@@ -331,13 +332,6 @@ def test_ranks_skip_together(tmp_path):
 # The average of the weights: how it moves, what is validated, what a checkpoint holds.
 
 
-class Pair(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-        self.double()
-        self.register_buffer("table", torch.zeros(4, dtype=torch.float64))
-
-
 def states_of(model: nn.Module, steps: int) -> list[dict[str, torch.Tensor]]:
     """Weights as training might leave them after each step."""
     return [
@@ -348,7 +342,7 @@ def states_of(model: nn.Module, steps: int) -> list[dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("momentum", [0.3, 4e-5])
 def test_average_is_the_recurrence(momentum):
-    model = Pair()
+    model = Net()
     states = states_of(model, 6)
     average = SmoothedModel(model, momentum)
     expected = dict(states[0])
@@ -367,32 +361,23 @@ def test_average_is_the_recurrence(momentum):
     assert not average.module.training
 
 
-def run_hook(spoilt: set[int], iterations: int, **kwargs) -> tuple[EMAEvalHook, list[int]]:
-    """Iterations after which the average had moved."""
-    model = Pair()
-    wrapper = SafeOptimWrapper(torch.optim.AdamW(model.parameters(), lr=0.1), **kwargs)
+MOVES = [(set(), 1, [0, 1, 2, 3, 4, 5]), ({1, 4}, 1, [0, 2, 3, 5]), (set(), 2, [1, 3, 5]), ({2}, 2, [1, 5])]
+
+
+@pytest.mark.parametrize(("spoilt", "counts", "moved"), MOVES)
+def test_average_moves_with_the_optimizer(spoilt, counts, moved):
+    model, after = Net(), []
+    wrapper = build(model, accumulative_counts=counts)
     hook = EMAEvalHook(momentum=0.5)
     hook.src_model, hook.ema_model = model, SmoothedModel(model, 0.5)
     runner = SimpleNamespace(model=model, optim_wrapper=wrapper, iter=0, epoch=0)
-    moved = []
-    for runner.iter in range(iterations):
+    for runner.iter, x in enumerate(batches(6)):
         before = copy.deepcopy(hook.ema_model.state_dict())
-        with wrapper.optim_context(model):
-            loss = model(torch.randn(7, 3, dtype=torch.float64)).square().mean()
-        wrapper.update_params(loss * math.nan if runner.iter in spoilt else loss)
+        train_steps(model, wrapper, [x], {0: SPOILT["NaN loss"]} if runner.iter in spoilt else None)
         hook.after_train_iter(runner, runner.iter)
-        if any(not torch.equal(value, before[name]) for name, value in hook.ema_model.state_dict().items()):
-            moved.append(runner.iter)
-    return hook, moved
-
-
-@pytest.mark.parametrize(
-    ("spoilt", "counts", "moved"),
-    [(set(), 1, [0, 1, 2, 3, 4, 5]), ({1, 4}, 1, [0, 2, 3, 5]), (set(), 2, [1, 3, 5]), ({2}, 2, [1, 5])],
-)
-def test_average_moves_with_the_optimizer(spoilt, counts, moved):
-    hook, iterations = run_hook(spoilt, 6, accumulative_counts=counts)
-    assert iterations == moved
+        if differences(before, hook.ema_model.state_dict()):
+            after.append(runner.iter)
+    assert after == moved
     assert hook.ema_model.steps == len(moved)
     assert all(value.isfinite().all() for value in hook.ema_model.state_dict().values())
 
@@ -469,9 +454,10 @@ def test_checkpoint_with_one_set():
         choose_weights(checkpoint, ema=True)
 
 
-@pytest.mark.parametrize(
-    ("part", "content"), [("state_dict", math.nan), ("ema_state_dict", math.inf), ("optimizer", -math.inf), (None, 1.0)]
-)
+CONTENTS = [("state_dict", math.nan), ("ema_state_dict", math.inf), ("optimizer", -math.inf), (None, 1.0)]
+
+
+@pytest.mark.parametrize(("part", "content"), CONTENTS)
 def test_checkpoint_that_is_not_finite_is_not_written(part, content):
     checkpoint = {"state_dict": {}, part: {"state": {0: torch.tensor([1.0, content])}}}
     with pytest.raises(ValueError, match=f"{part}.state.0") if part else nullcontext():
@@ -480,7 +466,7 @@ def test_checkpoint_that_is_not_finite_is_not_written(part, content):
 
 def save(count: int, checkpoint: dict) -> None:
     """Call all of a run's hooks that save."""
-    run = SimpleNamespace(model=Pair(), hooks=[SafeCheckpointHook(interval=1) for _ in range(count)])
+    run = SimpleNamespace(model=Net(), hooks=[SafeCheckpointHook(interval=1) for _ in range(count)])
     for hook in run.hooks:
         hook.before_save_checkpoint(run, checkpoint)
 

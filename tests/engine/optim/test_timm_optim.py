@@ -6,14 +6,14 @@ import math
 import pytest
 import timm
 import torch
-from engine.runs import DEMO, assert_same_state, tiny
+from engine.runs import DEMO, assert_resumes, tiny
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import OPTIMIZERS, PARAM_SCHEDULERS, DefaultScope
 from torch import nn
 
 import soft_vit  # noqa: F401  registers the models
-from soft_vit.engine import SafeOptimWrapper, train
+from soft_vit.engine import SafeOptimWrapper
 
 # timm's optimizers and schedules: by name, resumed exactly, and equal to timm's.
 
@@ -84,32 +84,110 @@ def test_mistakes(name, options, named):
         build(net(), name, **options)
 
 
-# Fallback of hybrid optimizers
+# Which parameter is in which group
 
 
-def grouped(model: nn.Module, **paramwise_cfg) -> dict[str, bool]:
-    """Whether each parameter of a model is in a fallback group."""
-    config = {
-        "constructor": "TimmOptimWrapperConstructor",
-        "optimizer": {"type": "timm.muon", "lr": 0.1, "weight_decay": 0.05},
-        "paramwise_cfg": paramwise_cfg,
-    }
+ADAMW = {"type": "AdamW", "lr": 0.1, "weight_decay": 0.05}
+
+
+def constructed(model: nn.Module, optimizer: dict = ADAMW, **paramwise_cfg):
+    config = {"type": "SafeOptimWrapper", "constructor": "TimmOptimWrapperConstructor", "optimizer": optimizer}
     with DefaultScope.overwrite_default_scope("mmpretrain"):
-        groups = build_optim_wrapper(model, config).optimizer.param_groups
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {names[id(p)]: group.get("use_fallback", False) for group in groups for p in group["params"]}
+        return build_optim_wrapper(model, config | ({"paramwise_cfg": paramwise_cfg} if paramwise_cfg else {}))
+
+
+def settings(model: nn.Module, wrapper, *keys: str) -> dict[str, tuple]:
+    """What the group of each trained parameter says, by name: weight decay and learning rate, if no keys are given."""
+    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    groups = [(names[id(p)], group) for group in wrapper.optimizer.param_groups for p in group["params"]]
+    # Each is in one group.
+    assert sorted(name for name, _ in groups) == sorted(names.values())
+    return {name: tuple(group.get(key) for key in keys or ("weight_decay", "lr")) for name, group in groups}
+
+
+def timm_model(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model(name, num_classes=10)
 
 
 @pytest.mark.parametrize("layer_decay", [None, 0.5])
 def test_fallback_by_name_and_of_what_has_no_weight_decay(layer_decay):
-    with torch.device("meta"):
-        model = timm.create_model("vit_tiny_patch16_224", num_classes=10)
-    found = grouped(model, layer_decay=layer_decay, fallback_list=["head.*"], fallback_no_weight_decay=True)
+    model, muon = timm_model("vit_tiny_patch16_224"), {"type": "timm.muon", "lr": 0.1, "weight_decay": 0.05}
+    options = dict(layer_decay=layer_decay, fallback_list=["head.*"], fallback_no_weight_decay=True)
+    found = settings(model, constructed(model, muon, **options), "use_fallback")
     expected = {"head.weight", "head.bias", "pos_embed", "cls_token"}
-    assert {name for name, fallback in found.items() if fallback} == expected
-    assert found.keys() == dict(model.named_parameters()).keys()
+    assert {name for name, (fallback,) in found.items() if fallback} == expected
     with pytest.raises(ValueError, match=r"model\.head"):
-        grouped(model, fallback_list=["model.head.*"])
+        constructed(model, muon, fallback_list=["model.head.*"])
+
+
+MODELS = ["soft_pico", "performer_pyramid_pico", "vit_tiny_patch16_224", "convnext_atto"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weight_decay_is_timms(name):
+    """The same as timm's own create_optimizer_v2 makes of the same model."""
+    model = timm_model(name)
+    expected = timm.optim.create_optimizer_v2(model, "adamw", lr=0.1, weight_decay=0.05)
+    ours = settings(model, constructed(model))
+    assert ours == settings(model, SafeOptimWrapper(expected))
+    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
+    for parameter, (decay, _) in ours.items():
+        assert decay == (0 if parameter in exempt or model.get_parameter(parameter).ndim < 2 else 0.05), parameter
+
+
+OWN_RATES = [("timm.adafactorbv", 1.0), ("timm.adamw", 1e-3), ("AdamW", 1e-3), ("timm.adafactor", None)]
+
+
+@pytest.mark.parametrize(("kind", "rate"), OWN_RATES)
+def test_layer_decay_of_the_optimizers_own_rate(kind, rate):
+    """A rate that the optimizer adapts itself has no number."""
+    model = timm_model("soft_pico")
+    if rate is None:
+        with pytest.raises(ValueError, match=r"optimizer\.lr"):
+            constructed(model, {"type": kind}, layer_decay=0.5)
+        return
+    found = settings(model, constructed(model, {"type": kind}, layer_decay=0.5), "lr")
+    assert found["head.weight"] == (rate,)
+    assert min(lr for (lr,) in found.values()) < 0.1 * rate
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "vit_tiny_patch16_224"])
+def test_layer_decay_by_hand(name):
+    """0.5 for each layer below the head; weight decays stay."""
+    model = timm_model(name)
+    layers = timm.models.group_parameters(model, model.group_matcher(), reverse=True)
+    top = max(layers.values())
+    assert top > 5
+    found, plain = (settings(model, constructed(model, **how)) for how in ({"layer_decay": 0.5}, {}))
+    for parameter, (decay, rate) in found.items():
+        assert rate == pytest.approx(0.1 * 0.5 ** (top - layers[parameter])), parameter
+        assert decay == plain[parameter][0], parameter
+    assert found["head.weight"][1] == 0.1
+
+
+class Outsider(BaseModel):
+    """A model with parameters beside those of the timm model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = timm_model("soft_pico")
+        self.temperature = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs, data_samples=None, mode="tensor"):
+        return self.model(inputs) / self.temperature
+
+
+@pytest.mark.parametrize("layer_decay", [None, 0.5])
+def test_others_get_the_optimizers_learning_rate(layer_decay):
+    model = Outsider()
+    assert settings(model, constructed(model, layer_decay=layer_decay))["temperature"] == (0.0, 0.1)
+
+
+@pytest.mark.parametrize("options", [{"bias_decay_mult": 0.0}, {"layer_decay": 1.5}, {"layer_decay": 0}])
+def test_other_options_are_refused(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        constructed(timm_model("soft_pico"), **options)
 
 
 # Schedules
@@ -182,116 +260,5 @@ def test_resumed_run_with_clipping_accumulation_average_and_schedule(tmp_path, n
         "optim_wrapper.clip_grad.max_norm": 0.1,
         "param_scheduler": [{"type": "TimmLR", "sched": "wsd", "warmup_epochs": 1, "convert_to_iter_based": True}],
     }
-    train(DEMO, work_dir=tmp_path / "whole", options=options)
-    (tmp_path / "resumed").mkdir()
-    (tmp_path / "whole" / "epoch_1.pth").rename(tmp_path / "resumed" / "epoch_1.pth")
-    train(DEMO, work_dir=tmp_path / "resumed", resume="auto", options=options)
-    whole, resumed = (tmp_path / folder / "epoch_2.pth" for folder in ("whole", "resumed"))
-    assert_same_state(whole, resumed, "state_dict", "ema_state_dict", "optimizer", "param_schedulers")
-
-
-# Which parameter gets which weight decay and learning rate.
-
-
-def build_optim_constructor(model: nn.Module, weight_decay: float = 0.05, **paramwise_cfg):
-    config = {
-        "constructor": "TimmOptimWrapperConstructor",
-        "optimizer": {"type": "AdamW", "lr": 0.1, "weight_decay": weight_decay},
-        **({"paramwise_cfg": paramwise_cfg} if paramwise_cfg else {}),
-    }
-    with DefaultScope.overwrite_default_scope("mmpretrain"):
-        return build_optim_wrapper(model, config)
-
-
-def settings(model: nn.Module, wrapper) -> dict[str, tuple[float, float]]:
-    """(weight decay, learning rate) by name; every trained parameter is in one group."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found = [
-        (names[id(parameter)], (group["weight_decay"], group["lr"]))
-        for group in wrapper.optimizer.param_groups
-        for parameter in group["params"]
-    ]
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    assert sorted(name for name, _ in found) == sorted(trained)
-    return dict(found)
-
-
-def timm_model(name: str) -> nn.Module:
-    with torch.device("meta"):
-        return timm.create_model(name, num_classes=10)
-
-
-MODELS = ["soft_pico", "performer_pyramid_pico", "vit_tiny_patch16_224", "convnext_atto"]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_weight_decay_is_timms(name):
-    """The same as timm's own create_optimizer_v2 makes of the same model."""
-    model = timm_model(name)
-    expected = timm.optim.create_optimizer_v2(model, "adamw", lr=0.1, weight_decay=0.05)
-    ours = build_optim_constructor(model)
-    assert settings(model, ours) == settings(model, SafeOptimWrapper(expected))
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
-    for parameter, (decay, _) in settings(model, ours).items():
-        assert decay == (0 if parameter in exempt or model.get_parameter(parameter).ndim < 2 else 0.05), parameter
-
-
-@pytest.mark.parametrize(
-    ("kind", "rate"), [("timm.adafactorbv", 1.0), ("timm.adamw", 1e-3), ("AdamW", 1e-3), ("timm.adafactor", None)]
-)
-def test_layer_decay_of_the_optimizers_own_rate(kind, rate):
-    """A rate that the optimizer adapts itself has no number."""
-    model, optimizer = timm_model("soft_pico"), {"type": kind}
-    config = {"type": "SafeOptimWrapper", "constructor": "TimmOptimWrapperConstructor", "optimizer": optimizer}
-    config["paramwise_cfg"] = {"layer_decay": 0.5}
-    with DefaultScope.overwrite_default_scope("mmpretrain"):
-        if rate is None:
-            with pytest.raises(ValueError, match=r"optimizer\.lr"):
-                build_optim_wrapper(model, config)
-            return
-        found = settings(model, build_optim_wrapper(model, config))
-    assert found["head.weight"][1] == rate
-    assert min(lr for _, lr in found.values()) < 0.1 * rate
-
-
-@pytest.mark.parametrize("name", ["soft_pico", "vit_tiny_patch16_224"])
-def test_layer_decay_by_hand(name):
-    """0.5 for each layer below the head."""
-    model = timm_model(name)
-    layers = timm.models.group_parameters(model, model.group_matcher(), reverse=True)
-    top = max(layers.values())
-    assert top > 5
-    found = settings(model, build_optim_constructor(model, layer_decay=0.5))
-    for parameter, (_, rate) in found.items():
-        assert rate == pytest.approx(0.1 * 0.5 ** (top - layers[parameter])), parameter
-    assert found["head.weight"][1] == 0.1
-    decays = {parameter: decay for parameter, (decay, _) in found.items()}
-    assert decays == {
-        parameter: decay for parameter, (decay, _) in settings(model, build_optim_constructor(model)).items()
-    }
-
-
-class Outsider(BaseModel):
-    """A model with parameters beside those of the timm model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = timm_model("soft_pico")
-        self.temperature = nn.Parameter(torch.ones(1))
-
-    def forward(self, inputs, data_samples=None, mode="tensor"):
-        return self.model(inputs) / self.temperature
-
-
-@pytest.mark.parametrize("layer_decay", [None, 0.5])
-def test_others_get_the_optimizers_learning_rate(layer_decay):
-    assert settings(model := Outsider(), build_optim_constructor(model, layer_decay=layer_decay))["temperature"] == (
-        0.0,
-        0.1,
-    )
-
-
-@pytest.mark.parametrize("options", [{"bias_decay_mult": 0.0}, {"layer_decay": 1.5}, {"layer_decay": 0}])
-def test_other_options_are_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        build_optim_constructor(timm_model("soft_pico"), **options)
+    parts = ("state_dict", "ema_state_dict", "optimizer", "param_schedulers")
+    assert_resumes(DEMO, tmp_path, options, "epoch_1.pth", *parts)

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import mmengine.dataset.sampler
 import pytest
-from engine.runs import CONFIGS, DEMO, NARROW, assert_same_state, scalars, tiny
+from engine.runs import CONFIGS, DEMO, NARROW, assert_resumes, assert_same_state, scalars, tiny
 from mmengine.dataset import DefaultSampler
 from mmengine.registry import DATASETS
 from torch.utils.data import BatchSampler, DataLoader
@@ -139,18 +139,18 @@ def a_run(processes: int, batch_size: int, steps: int, resume: bool = True) -> S
     return SimpleNamespace(world_size=processes, train_dataloader=loader, _resume=resume, **settings)
 
 
-@pytest.mark.parametrize(
-    ("now", "outcome"),
-    [
-        (a_run(2, 4, 10), "goes on"),
-        (a_run(8, 1, 10), "warns"),
-        # One more image leaves as many samples for each rank, and a step more.
-        (a_run(1, 8, 11), "fails"),
-        (a_run(1, 4, 20), "fails"),
-        # Starting from weights, not resuming.
-        (a_run(1, 4, 20, resume=False), "goes on"),
-    ],
-)
+CHANGES = [
+    (a_run(2, 4, 10), "goes on"),
+    (a_run(8, 1, 10), "warns"),
+    # One more image leaves as many samples for each rank, and a step more.
+    (a_run(1, 8, 11), "fails"),
+    (a_run(1, 4, 20), "fails"),
+    # Starting from weights, not resuming.
+    (a_run(1, 4, 20, resume=False), "goes on"),
+]
+
+
+@pytest.mark.parametrize(("now", "outcome"), CHANGES)
 def test_change(now, outcome):
     checkpoint = {"meta": {}}
     BatchPositionHook().before_save_checkpoint(a_run(2, 4, 10), checkpoint)
@@ -232,10 +232,8 @@ def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, 
 def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
     """Epochs of three batches are windows of two and of one."""
     options = OPTIONS | {"default_hooks.checkpoint.by_epoch": False, "optim_wrapper.accumulative_counts": 2}
-    train(DEMO, work_dir=tmp_path / "a", options=options, validate=False)
-    assert sorted(path.stem for path in tmp_path.glob("a/*.pth")) == [f"iter_{i}" for i in (2, 3, 5, 6, 8, 9)]
-    train(DEMO, work_dir=tmp_path / "b", options=options, validate=False, resume=str(tmp_path / "a" / "iter_5.pth"))
-    assert_same_state(tmp_path / "a" / "iter_9.pth", tmp_path / "b" / "iter_9.pth", "state_dict", "optimizer")
+    assert_resumes(DEMO, tmp_path, options, "iter_5.pth", "state_dict", "optimizer", validate=False)
+    assert sorted(path.stem for path in tmp_path.glob("whole/*.pth")) == [f"iter_{i}" for i in (2, 3, 5, 6, 8, 9)]
 
 
 @pytest.mark.parametrize(("counts", "steps"), [(3, [3, 6, 8]), (20, [8])])
@@ -250,17 +248,17 @@ def test_a_run_by_iteration_is_one_pass(counts, steps, by_iteration, tmp_path, m
     assert found == steps
 
 
-@pytest.mark.parametrize(
-    ("schedule", "rates"),
-    [
-        # In units of the optimizer's rate; rounds have three iterations, and the run has 8.
-        ({"type": "StepLR", "step_size": 1, "gamma": 0.5}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
-        (
-            {"type": "TimmLR", "sched": "poly", "decay_rate": 1.0, "convert_to_iter_based": True},
-            [1 - i / 8 for i in range(8)],
-        ),
-    ],
-)
+SCHEDULES = [
+    # In units of the optimizer's rate; rounds have three iterations, and the run has 8.
+    ({"type": "StepLR", "step_size": 1, "gamma": 0.5}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+    (
+        {"type": "TimmLR", "sched": "poly", "decay_rate": 1.0, "convert_to_iter_based": True},
+        [1 - i / 8 for i in range(8)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schedule", "rates"), SCHEDULES)
 def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iteration, tmp_path):
     options = BY_ITERATION | {"param_scheduler": [schedule], "default_hooks.checkpoint.interval": 3}
 
@@ -300,19 +298,19 @@ def test_loaders_without_a_position(by_iteration, tmp_path):
         train(by_iteration, work_dir=tmp_path, options=BY_ITERATION | small)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        # The last of four maps of 32 pixels has one position, of which BatchNorm has no variance.
-        ({"train_dataloader.dataset.length": 9}, "drop_last"),
-        ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
-        ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
-        ({"default_hooks.checkpoint.save_best": "accuracy/top5"}, "accuracy/top5"),
-        ({"default_hooks.checkpoint.save_best": ["auto"]}, None),
-        ({"custom_hooks": [{"type": "EarlyStoppingHook", "monitor": "ema/accuracy/top1"}]}, "ema/accuracy/top1"),
-        ({"param_scheduler": {"type": "ReduceOnPlateauLR", "monitor": "accuracy", "rule": "greater"}}, "accuracy"),
-    ],
-)
+CHECKS = [
+    # The last of four maps of 32 pixels has one position, of which BatchNorm has no variance.
+    ({"train_dataloader.dataset.length": 9}, "drop_last"),
+    ({"train_dataloader.batch_size": 1, "train_dataloader.drop_last": True}, "batch_size"),
+    ({"train_dataloader.dataset.length": 9, "image_size": 64}, None),
+    ({"default_hooks.checkpoint.save_best": "accuracy/top5"}, "accuracy/top5"),
+    ({"default_hooks.checkpoint.save_best": ["auto"]}, None),
+    ({"custom_hooks": [{"type": "EarlyStoppingHook", "monitor": "ema/accuracy/top1"}]}, "ema/accuracy/top1"),
+    ({"param_scheduler": {"type": "ReduceOnPlateauLR", "monitor": "accuracy", "rule": "greater"}}, "accuracy"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), CHECKS)
 def test_checked_before_the_first_step(tmp_path, monkeypatch, options, named):
     steps = []
     monkeypatch.setattr(ExactEpochLoop, "run_iter", lambda loop, *_: steps.append(loop))

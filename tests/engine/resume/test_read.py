@@ -185,9 +185,10 @@ def test_names_that_are_no_file_of_weights(path, hub):
     assert [file.suffix for file in folder.iterdir() if not file.name.startswith(".")].count(".pth") == 1
 
 
-@pytest.mark.parametrize(
-    "address", ["http://example.org/x.pth", "http://127.0.0.1@example.org/x.pth", "http://[x/y.pth"]
-)
+PLAIN_HTTP = ["http://example.org/x.pth", "http://127.0.0.1@example.org/x.pth", "http://[x/y.pth"]
+
+
+@pytest.mark.parametrize("address", PLAIN_HTTP)
 def test_plain_http_is_refused(address, hub):
     refusal(address)
     assert not hub.exists()

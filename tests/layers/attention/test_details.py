@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_cases import case, make, queries_and_keys, tokens
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -17,12 +18,7 @@ from soft_vit.ops import inline
 from soft_vit.ops.bigbird import bigbird_attention, random_blocks
 from soft_vit.ops.landmarks import landmark_tokens
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.performer import (
-    key_exponents,
-    orthogonal_random_features,
-    performer_attention,
-    query_exponents,
-)
+from soft_vit.ops.performer import key_exponents, orthogonal_random_features, performer_attention, query_exponents
 from soft_vit.ops.reformer import SELF_SCORE, angular_buckets, bucket_bits, lsh_attention
 
 # The gated attention unit in half precision; its formula is in attention_cases.py.
@@ -66,11 +62,11 @@ def test_a_mean_that_fp16_holds_needs_no_sum_that_it_does_not() -> None:
         assert torch.equal(inline.mean_token(x, mask), torch.full((1, 2), 4.0, dtype=torch.float16))
 
 
+LANDMARKS = [((56, 56), 8, (7, 7), 49), ((7, 9), 2, None, 12), ((100, 168), 8, (7, 7), 49), ((3, 1), 8, (7, 7), 1)]
+
+
 @pytest.mark.parametrize("landmarks", ["grid", "segment"])
-@pytest.mark.parametrize(
-    ("grid", "sr_ratio", "limit", "count"),
-    [((56, 56), 8, (7, 7), 49), ((7, 9), 2, None, 12), ((100, 168), 8, (7, 7), 49), ((3, 1), 8, (7, 7), 1)],
-)
+@pytest.mark.parametrize(("grid", "sr_ratio", "limit", "count"), LANDMARKS)
 def test_number_of_landmarks(landmarks, grid, sr_ratio, limit, count: int) -> None:
     x = torch.randn(1, 1, grid[0] * grid[1], 2)
     assert landmark_tokens(x, Layout(grid), sr_ratio, limit, landmarks)[0].shape == (1, 1, count, 2)
@@ -92,6 +88,13 @@ CPU = torch.device("cpu")
 TOLERANCE = 1e-12
 
 
+def assert_same_with_gradients(x: Tensor, expected: Tensor, *inputs: Tensor) -> None:
+    weight = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+    results = ((y, *torch.autograd.grad((y * weight).sum(), inputs)) for y in (x, expected))
+    for place, (found, value) in enumerate(zip(*results, strict=True)):
+        assert (found - value).norm() <= TOLERANCE * value.norm(), place
+
+
 def dense_mask(tokens: int, heads: int, block_size: int, random: Tensor) -> Tensor:
     """Which tokens see which, `[H, N, N]`, by the random blocks of every head and block, -1 for none."""
     block = torch.arange(tokens) // block_size
@@ -100,24 +103,19 @@ def dense_mask(tokens: int, heads: int, block_size: int, random: Tensor) -> Tens
     return ((a - b).abs() <= 1) | (torch.minimum(a, b) < 2) | drawn
 
 
-@pytest.mark.parametrize(
-    ("tokens", "block_size", "num_random"),
-    # The third has fewer blocks than a row of the pattern, the fourth only global ones.
-    [(63, 8, 3), (64, 8, 0), (63, 16, 3), (7, 16, 3), (130, 7, 20)],
-)
+# The third has fewer blocks than a row of the pattern, the fourth only global ones.
+BLOCKS = [(63, 8, 3), (64, 8, 0), (63, 16, 3), (7, 16, 3), (130, 7, 20)]
+
+
+@pytest.mark.parametrize(("tokens", "block_size", "num_random"), BLOCKS)
 def test_equals_dense_attention_under_its_mask(tokens: int, block_size: int, num_random: int) -> None:
     heads, generator = 2, torch.Generator().manual_seed(1)
     q, k, v = torch.randn(3, 2, heads, tokens, 8, dtype=torch.float64, generator=generator).unbind(0)
     inputs = [x.requires_grad_() for x in (q, k, v)]
     index, exists = random_blocks(max(3, -(-tokens // block_size)), heads, num_random, CPU)
     mask = dense_mask(tokens, heads, block_size, torch.where(exists, index, -1))
-    x = bigbird_attention(*inputs, block_size, num_random)
     expected = (q @ k.mT * 8**-0.5).masked_fill(~mask, float("-inf")).softmax(-1) @ v
-    assert (x - expected).norm() <= TOLERANCE * expected.norm()
-    weight = torch.randn(x.shape, dtype=x.dtype, generator=generator)
-    grads, expected_grads = (torch.autograd.grad((out * weight).sum(), inputs) for out in (x, expected))
-    for name, grad, expected_grad in zip("qkv", grads, expected_grads, strict=True):
-        assert (grad - expected_grad).norm() <= TOLERANCE * expected_grad.norm(), name
+    assert_same_with_gradients(bigbird_attention(*inputs, block_size, num_random), expected, *inputs)
 
 
 @pytest.mark.parametrize("num_blocks", [3, 4, 7, 25, 98])
@@ -144,20 +142,8 @@ def test_random_blocks_are_fixed_differ_between_heads_and_are_drawn_about_equall
     assert count.max() <= 17 + 5 * 4
 
 
-def inputs(scale: float = 1.0, num_tokens: int = 63, dim: int = 16) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 1, 2, num_tokens, dim, generator=generator, dtype=torch.float64)
-    return scale * q, scale * k, v
-
-
 def draw(num_features: int, dim: int, seed: int) -> Tensor:
     return orthogonal_random_features(num_features, dim, torch.Generator().manual_seed(seed)).double()
-
-
-def softmax_features(q: Tensor, k: Tensor, projection: Tensor) -> tuple[Tensor, Tensor]:
-    of_k, of_q = key_exponents(k, projection), query_exponents(q, projection)
-    largest = of_k.amax(2, keepdim=True)
-    return (of_q + largest - (of_q + largest).amax(-1, keepdim=True)).exp(), (of_k - largest).exp()
 
 
 def test_features_are_orthogonal_in_blocks_and_as_long_as_normal_vectors() -> None:
@@ -175,40 +161,34 @@ def test_features_are_orthogonal_in_blocks_and_as_long_as_normal_vectors() -> No
 
 @pytest.mark.parametrize("scale", [1e-3, 10.0, 1e3])
 def test_normaliser_never_vanishes(scale: float) -> None:
-    q, k, v = (x.float() for x in inputs(scale))
-    phi_q, phi_k = softmax_features(q, k, draw(55, 16, 0).float())
+    q, k, v = torch.randn(3, 1, 2, 63, 16, generator=torch.Generator().manual_seed(0))
+    q, k, projection = scale * q, scale * k, draw(55, 16, 0).float()
+    of_q, of_k = query_exponents(q, projection), key_exponents(k, projection)
+    of_q = of_q + of_k.amax(2, keepdim=True)
+    phi_q, phi_k = (of_q - of_q.amax(-1, keepdim=True)).exp(), (of_k - of_k.amax(2, keepdim=True)).exp()
     assert ((phi_q * phi_k.sum(-2, keepdim=True)).sum(-1) >= 1).all()
-    x = performer_attention(q, k, v, projection=draw(55, 16, 0).float())
+    x = performer_attention(q, k, v, projection=projection)
     assert x.abs().max() <= v.abs().max() * (1 + 1e-5)
 
 
 # Reformer against dense shared-query-key attention under the mask that its hashes stand for.
 
 
-# Float64 on both sides, sums of at most some hundred terms in another order: 1e3 roundings of 2.2e-16.
-
-
 def directions(rounds: int, dim: int) -> Tensor:
     return torch.randn(rounds, dim, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
 
-def queries_and_values(tokens: int, batch: int = 2, heads: int = 3, dim: int = 8) -> tuple[Tensor, Tensor]:
+def queries_and_values(tokens: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    shape = (2, batch, heads, tokens, dim)
-    qk, v = torch.randn(shape, dtype=torch.float64, generator=generator).mul(2)
+    qk, v = torch.randn(2, 2, 3, tokens, 8, dtype=torch.float64, generator=generator).mul(2)
     return qk.requires_grad_(), v.requires_grad_()
 
 
-def seen_in_round(buckets: list[int], chunk_size: int) -> Tensor:
-    """Which tokens each one sees in a round, by the words of the paper; bool `[N, N]`."""
-    order = sorted(range(len(buckets)), key=lambda token: (buckets[token], token))
-    chunk = {token: place // chunk_size for place, token in enumerate(order)}
-    return torch.tensor(
-        [
-            [buckets[i] == buckets[j] and chunk[i] - chunk[j] in (0, 1) for j in range(len(buckets))]
-            for i in range(len(buckets))
-        ]
-    )
+def seen_in_rounds(buckets: Tensor, chunk_size: int) -> Tensor:
+    """Which tokens each one sees in any round, `[B, H, N, N]`, by buckets `[B, H, R, N]` and the words of the paper."""
+    chunk = buckets.argsort(dim=-1, stable=True).argsort(-1) // chunk_size
+    ahead = chunk[..., :, None] - chunk[..., None, :]
+    return ((buckets[..., :, None] == buckets[..., None, :]) & (ahead >= 0) & (ahead <= 1)).any(2)
 
 
 def dense_attention(qk: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -217,31 +197,17 @@ def dense_attention(qk: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
 
 
-def assert_same_with_gradients(qk: Tensor, v: Tensor, x: Tensor, expected: Tensor) -> None:
-    weight = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
-    grads = torch.autograd.grad((x * weight).sum(), (qk, v))
-    expected_grads = torch.autograd.grad((expected * weight).sum(), (qk, v))
-    for name, a, b in zip(("x", "dqk", "dv"), (x, *grads), (expected, *expected_grads), strict=True):
-        assert (a - b).norm() <= TOLERANCE * b.norm(), name
+# In the fourth some tokens see no other, in the others one chunk holds all.
+CHUNKS = [(63, 16, 3), (130, 64, 4), (64, 16, 2), (40, 3, 1), (63, 63, 1), (63, 64, 3), (63, 1000, 1)]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "chunk_size", "rounds"),
-    # In the fourth some tokens see no other, in the others one chunk holds all.
-    [(63, 16, 3), (130, 64, 4), (64, 16, 2), (40, 3, 1), (63, 63, 1), (63, 64, 3), (63, 1000, 1)],
-)
+@pytest.mark.parametrize(("tokens", "chunk_size", "rounds"), CHUNKS)
 def test_equals_dense_attention_over_the_union_of_rounds(tokens: int, chunk_size: int, rounds: int) -> None:
     qk, v = queries_and_values(tokens)
     rotations = directions(rounds, 8)
     buckets = angular_buckets(qk, rotations, bucket_bits(tokens, chunk_size))
-    mask = torch.stack(
-        [
-            torch.stack([seen_in_round(b.tolist(), chunk_size) for b in of_head]).any(0)
-            for of_image in buckets
-            for of_head in of_image
-        ]
-    ).unflatten(0, qk.shape[:2])
-    assert_same_with_gradients(qk, v, lsh_attention(qk, v, rotations, chunk_size), dense_attention(qk, v, mask))
+    mask = seen_in_rounds(buckets, chunk_size)
+    assert_same_with_gradients(lsh_attention(qk, v, rotations, chunk_size), dense_attention(qk, v, mask), qk, v)
 
 
 def test_buckets_depend_on_the_direction_alone_and_oppose_each_other() -> None:
@@ -254,30 +220,15 @@ def test_buckets_depend_on_the_direction_alone_and_oppose_each_other() -> None:
     assert angular_buckets(qk, rotations, 11).max() < 2**11
 
 
-def test_number_of_buckets_follows_the_number_of_tokens() -> None:
-    assert [bucket_bits(tokens, 64) for tokens in (1, 64, 65, 128, 129, 784, 6272)] == [0, 0, 2, 2, 3, 5, 8]
-
-
 # Transformer-VQ against dense attention to its quantised keys, and how its codes follow the keys.
 
 
-DIM, HEADS, CODES, GRID = 12, 3, 5, (5, 7)
+CODES, GRID = 5, (5, 7)
 CODE_STATE = ("codebook", "key_count", "key_sum")
 
 
-def make(**options: float) -> VQAttention:
-    torch.manual_seed(0)
-    options = {"num_codes": CODES, **options}
-    return VQAttention(DIM, HEADS, feat_size=GRID, **options, dtype=torch.float64)
-
-
-def tokens(seed: int = 1) -> Tensor:
-    return torch.randn(2, 35, DIM, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def keys(attn: VQAttention, x: Tensor) -> Tensor:
-    """`[B, H, N, D]`."""
-    return attn.qkv(x).chunk(3, dim=-1)[1].unflatten(2, (HEADS, -1)).transpose(1, 2)
+def make_vq(**options: float) -> VQAttention:
+    return make(case("vq", num_codes=CODES, **options), GRID)
 
 
 def nearest(k: Tensor, codebook: Tensor) -> Tensor:
@@ -290,13 +241,13 @@ def code_state(attn: VQAttention) -> list[Tensor]:
 
 
 def test_a_step_of_training_makes_averages_of_keys_the_codes_of_the_next() -> None:
-    attn, x = make(decay=0.5).train(), tokens()
+    attn, x = make_vq(decay=0.5).train(), tokens(2, 35)
     attn(x, GRID)
     _, count, total = state = code_state(attn)
     attn.eval()(x, GRID)
     assert all(map(torch.equal, code_state(attn), state))
     attn.train()(x, GRID)
-    codebook, k = attn.codebook, keys(attn, x)
+    codebook, (_, k) = attn.codebook, queries_and_keys(attn, x)
     # Codes without keys began again at a key.
     torch.testing.assert_close(codebook, total / count[..., None])
     chosen = F.one_hot(nearest(k, codebook), CODES).to(x.dtype)
@@ -317,19 +268,18 @@ def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
         return checkpoint(function, x, use_reentrant=reentrant)
 
     for run in (plain, again):
-        attn = make(proj_drop=0.5).train()
+        attn = make_vq(proj_drop=0.5).train()
         for step in range(2):
-            x = tokens(step).requires_grad_()
+            x = tokens(2, 35, seed=step).requires_grad_()
             run(lambda x, attn=attn: attn(x, GRID), x).square().sum().backward()
         results.append([x.grad, attn.qkv.weight.grad, *code_state(attn)])
     assert all(map(torch.equal, *results))
 
 
 def test_masked_keys_do_not_count() -> None:
-    attn, mask = make(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
-    attn(tokens(), GRID, 0, mask)
-    codebook = attn.codebook
-    code = nearest(keys(attn, tokens()), codebook).transpose(1, 2)[mask]
+    attn, mask = make_vq(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
+    attn(x := tokens(2, 35), GRID, 0, mask)
+    code = nearest(queries_and_keys(attn, x)[1], attn.codebook).transpose(1, 2)[mask]
     # A code without keys counts one, with which it begins again.
     expected = torch.stack([row.bincount(minlength=CODES) for row in code.T]).clamp(min=1)
     assert torch.equal(attn.key_count, expected.to(attn.key_count.dtype))
@@ -342,13 +292,13 @@ def test_compiled_training_learns_the_same_codes(checkpointed: bool) -> None:
     torch._dynamo.reset()
     results = []
     for compiled in (False, True):
-        attn = make().train()
+        attn = make_vq().train()
         form = partial(checkpoint, attn, use_reentrant=False) if checkpointed and compiled else attn
         form = torch.compile(form, backend="aot_eager", fullgraph=True) if compiled else form
         torch.manual_seed(1)
         found = []
         for seed in (1, 2):
-            x = tokens(seed).requires_grad_()
+            x = tokens(2, 35, seed=seed).requires_grad_()
             y = form(x, GRID)
             found += [y.detach(), *torch.autograd.grad(y.square().sum(), x)]
         results.append(found + code_state(attn))

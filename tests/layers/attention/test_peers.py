@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from attention_cases import decode
 from safetensors import safe_open
 from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS
-from soft_vit.ops.linear import causal_linear_attention, linear_attention_init, linear_attention_step
+from soft_vit.ops.linear import causal_linear_attention
 
 FOLDER = Path(__file__).parents[2] / "data" / "peers"
 # A function without weights.
@@ -47,17 +48,10 @@ def test_output_and_gradient_of_the_peer(path):
         assert (grad - gradient).norm() <= 10 * budget * gradient.norm()
 
 
-def decoded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    state, tokens = linear_attention_init(k, v), []
-    for token in zip(q.unbind(2), k.unbind(2), v.unbind(2), strict=True):
-        x, state = linear_attention_step(state, *token)
-        tokens.append(x)
-    return torch.stack(tokens, dim=2)
+FORMS = [lambda *qkv: causal_linear_attention(*qkv, chunk_size=7), decode]
 
 
-@pytest.mark.parametrize(
-    "form", [lambda *qkv: causal_linear_attention(*qkv, chunk_size=7), decoded], ids=["parallel", "recurrent"]
-)
+@pytest.mark.parametrize("form", FORMS, ids=["parallel", "recurrent"])
 def test_causal_linear_attention_of_the_peer(form):
     _, tensors = read(CAUSAL_LINEAR)
     leaves = [tensors[name].requires_grad_() for name in "qkv"]

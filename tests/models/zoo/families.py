@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from captured_models import OPTIONS
 
-Draw = Callable[[str, np.ndarray], np.ndarray | None]
+Rule = Callable[[np.ndarray], np.ndarray]
+
+
+def first_match(table: dict[str, Any], name: str, default: Any) -> Any:
+    """Return the value of the first pattern that is found in a name."""
+    return next((value for pattern, value in table.items() if re.search(pattern, name)), default)
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,8 @@ class Family:
 
     models: all names, the smallest first, which contract tests shrink by `small`, to run it; empty for a row whose
         networks another row has.
-    draw: values of a parameter from its name and standard normal numbers, None for those of the common scheme.
-    factor: by name, multiplied in float32. skipped: what names of buffers end in that a model computes.
+    rules: values of a parameter from standard normal numbers, by patterns of its name; others have the common scheme.
+    factors: by patterns of a name, multiplied in float32. skipped: what names of buffers end in that a model computes.
     unbiased: of the standard deviations in the golden files. tolerance: of logits and stages, relative.
     folder: of the golden files, where several rows share one.
     staged: whether the model is a classifier of `StagedModel`, and its contract that of test_contract.py.
@@ -28,8 +33,8 @@ class Family:
 
     models: tuple[str, ...]
     small: dict[str, Any]
-    draw: Draw = lambda name, z: None
-    factor: Callable[[str], float] = lambda name: 1.0
+    rules: dict[str, Rule] = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     unbiased: bool = False
     tolerance: float = 1e-5
@@ -42,67 +47,15 @@ class Family:
     def tiny(self) -> str:
         return self.models[0]
 
+    def draw(self, name: str, z: np.ndarray) -> np.ndarray | None:
+        return first_match(self.rules, name, lambda z: None)(z)
 
-def draw_rotary(name: str, z: np.ndarray) -> np.ndarray | None:
-    return 1 + 0.1 * np.tanh(z) if name.endswith(("gamma_1", "gamma_2")) else None
-
-
-def rotary_factor(name: str) -> float:
-    if name.endswith((".pos.weight", ".lepe.weight")):
-        return 0.25
-    return 1.5 if name.endswith(".qkvo.weight") else 1.0
+    def factor(self, name: str) -> float:
+        return first_match(self.factors, name, 1.0)
 
 
-ROTARY: dict[str, Any] = dict(
-    small=dict(embed_dims=(16, 32, 32, 64), depths=(1, 1, 1, 1), num_heads=(1, 2, 2, 4), proj_width=96),
-    draw=draw_rotary,
-    factor=rotary_factor,
-    skipped=(".RoPE.angle",),
-    proj_drop=False,
-)
-
-
-def quiet_cpe(name: str) -> float:
-    """Weights of position encodings by convolution, small enough that the stream does not grow at every block."""
-    return 0.1 if ".cpe" in name and name.endswith("weight") else 1.0
-
-
-def mila_factor(name: str) -> float:
-    return 3.0 if name.endswith("attn.qk.weight") else quiet_cpe(name)
-
-
-def vit3_draw(name: str, z: np.ndarray) -> np.ndarray | None:
-    return z / np.sqrt(z.shape[2]) if name.endswith(("attn.w1", "attn.w2")) else None
-
-
-def wfm_draw(name: str, z: np.ndarray) -> np.ndarray | None:
-    return 0.02 * z if name.endswith(".b") else None
-
-
-def wfm_factor(name: str) -> float:
-    if name.endswith((".linear1.w1", ".linear1.w2")):
-        return 8.0
-    return 2.0 if name.endswith((".linear1.w", ".linear1.wfm.weight")) else 1.0
-
-
-def vssd_factor(name: str) -> float:
-    if name.endswith("A_log"):
-        return -7.0
-    return 1.5 if name.endswith("to_qkv.weight") else quiet_cpe(name)
-
-
-def care_factor(name: str) -> float:
-    if name.endswith(".gamma"):
-        return 0.2
-    return 2.0 if name.endswith(".qk.weight") else 1.0
-
-
-def vig_factor(name: str) -> float:
-    if name.endswith(".gk_proj.1.weight"):
-        return 4.0
-    branch = name.endswith((".o_proj.weight", ".down_proj.weight", ".fc2.weight", ".qkv_proj.weight"))
-    conv = re.search(r"^patch_embed\.(proj\.[03]|[05])\.weight$|downsample\.1\.weight$", name)
-    return 0.25 if branch or conv else 1.0
+def by_inputs(z: np.ndarray) -> np.ndarray:
+    return z / np.sqrt(z.shape[2])
 
 
 def vig_side(side: int, stride: int) -> int:
@@ -110,205 +63,141 @@ def vig_side(side: int, stride: int) -> int:
     return -(-((side - 7) // 8 + 1) // 2)
 
 
-def vrwkv_draw(name: str, z: np.ndarray) -> np.ndarray | None:
-    if re.search(r"\.(spatial_mix|time_maa)_[xwkvrg]$", name):
-        return 0.5 + 0.5 * np.tanh(z)
-    if name.endswith(".time_decay"):
-        return 1.5 * z - 3
-    return {"spatial_decay": 10 * z, "spatial_first": 100 * z}.get(name.rpartition(".")[2])
-
-
-def vrwkv_factor(name: str) -> float:
-    factors = {"gamma1": 0.25, "gamma2": 0.25, "time_maa_w1": 0.25, "time_maa_w2": 0.5, "time_decay_w2": 2.0}
-    factors |= {"time_faaaa": 8.0, "att.key.weight": 2.0, "projection.weight": 1 / 32}
-    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
-
-
-def vil_draw(name: str, z: np.ndarray) -> np.ndarray | None:
-    return 0.64 * z + 4 if name.endswith("fgate.bias") else None
-
-
-def vil_factor(name: str) -> float:
-    factors = {"pos_embed.embed": 64.0, "igate.bias": 128.0, "q_proj.weight": 0.5, "k_proj.weight": 0.5}
-    factors |= {"v_proj.weight": 1 / 32, "proj_down.weight": 0.125}
-    if "blocks." in name:
-        factors["norm.weight"] = 0.25
-    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
-
-
-def ca_deit_factor(name: str) -> float:
-    return {".cpe.weight": 0.25, ".qkv.weight": 1.5}.get(name[name.rfind(".", 0, name.rfind(".")) :], 1.0)
-
-
-def vmamba_draw(name: str, z: np.ndarray) -> np.ndarray | None:
-    if name.endswith(("x_proj_weight", "dt_projs_weight")):
-        return z / np.sqrt(z.shape[2])
-    return 1.5 * z - 3 if name.endswith("dt_projs_bias") else None
-
-
-def vmamba_factor(name: str) -> float:
-    factors = {"dt_projs_weight": 2.0, "Ds": 0.25, "patch_embed.7.weight": 0.125, "downsample.3.weight": 0.125}
-    factors |= dict.fromkeys(("patch_embed.0.weight", "patch_embed.5.weight", "downsample.1.weight"), 1 / 32)
-    factors |= {"out_proj.weight": 0.25, "fc2.weight": 0.25}
-    return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
-
-
-def efficientvit_factor(name: str) -> float:
-    factors = {".running_var": 2**-10, ".qkv.conv.weight": 2**-10, ".proj.conv.weight": 2**10}
-    factors["neck.output_ops.0.op_list.0.conv.weight"] = 2**-8
-    if not name.endswith(".norm.weight") or name == "image_encoder.norm.weight":
-        return next((factor for end, factor in factors.items() if name.endswith(end)), 1.0)
-    if not name.endswith((".proj.norm.weight", ".point_conv.norm.weight", ".conv2.norm.weight")):
-        return 2**-5
-    return 2**-4 if re.search(r"backbone\.stages\.\d\.op_list\.0\.main\.", name) else 2**-6
-
-
-# One block in each stage.
-SHALLOW = {"depths": (1, 1, 1, 1)}
-
-
 def sizes(prefix: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}_{name}" for name in names)
 
 
+THREE, FOUR = ("tiny", "small", "base"), ("tiny", "small", "medium", "large")
+SWIN_SIZES = (*THREE, "base_384")
+# What makes models small: one block in each stage, or few in all.
+SHALLOW = {"depths": (1, 1, 1, 1)}
+STAGES = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3))
 PVT_STAGES = dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 4), mlp_ratios=(2, 2, 2, 2))
 SWIN_STAGES = dict(embed_dims=(12, 24, 48, 96), num_heads=(1, 2, 4, 4), depths=(1, 1, 2, 1), linear_blocks=(1, 1, 0, 0))
-PVT: dict[str, Any] = dict(small=PVT_STAGES, side=int.__floordiv__)
-SWIN: dict[str, Any] = dict(small=SWIN_STAGES, skipped=("relative_position_index", "attn_mask"))
-FOUR_PVT, FOUR_SWIN = ("tiny", "small", "medium", "large"), ("tiny", "small", "base", "base_384")
+SSM_STAGES = dict(SHALLOW, embed_dims=(16, 24, 32, 48), ssm_ratio=2)
+CARE_STAGES = dict(depths=(1, 1, 2, 2), embed_dims=(16, 24, 32, 48), num_heads=(0, 0, 2, 3), ratios=((2, 2),) * 4)
+WIDE_STAGES = dict(SHALLOW, embed_dims=(16, 32, 32, 64), num_heads=(1, 2, 2, 4), proj_width=96)
+BLOCKS, INLINE_BLOCKS = dict(embed_dim=24, depth=3), dict(embed_dim=24, num_heads=3, depth=2)
 SLIM = dict(widths=(8, 8, 16, 24, 32), depths=(1, 0, 1, 1, 1), head_dim=8)
-EFFICIENTVIT: dict[str, Any] = dict(
-    folder="efficientvit_seg", factor=efficientvit_factor, staged=False, unbiased=True, proj_drop=False
+
+# What rows share, and what their weights are drawn from.
+Options = dict[str, Any]
+PVT: Options = dict(small=PVT_STAGES, side=int.__floordiv__)
+SWIN: Options = dict(small=SWIN_STAGES, skipped=("relative_position_index", "attn_mask"))
+# Weights of position encodings by convolution are small enough that the stream does not grow at every block.
+QUIET_CPE = {r"\.cpe.*weight$": 0.1}
+MILA: Options = dict(factors={r"attn\.qk\.weight$": 3.0, **QUIET_CPE}, skipped=("rope.rotations",), unbiased=True)
+VIT3: Options = dict(folder="vit3", rules={r"attn\.w[12]$": by_inputs}, factors=QUIET_CPE, unbiased=True)
+VSSD: Options = dict(factors={r"A_log$": -7.0, r"to_qkv\.weight$": 1.5, **QUIET_CPE})
+CARE: Options = dict(factors={r"\.gamma$": 0.2, r"\.qk\.weight$": 2.0}, side=int.__floordiv__)
+CA_DEIT: Options = dict(factors={r"\.cpe\.weight$": 0.25, r"\.qkv\.weight$": 1.5}, side=int.__floordiv__)
+ROTARY: Options = dict(
+    rules={r"gamma_[12]$": lambda z: 1 + 0.1 * np.tanh(z)},
+    factors={r"\.(pos|lepe)\.weight$": 0.25, r"\.qkvo\.weight$": 1.5},
+    skipped=(".RoPE.angle",),
+    proj_drop=False,
 )
-INLINE_DEIT = dict(embed_dim=24, num_heads=3, depth=2)
+WFM: Options = dict(
+    folder="weightformer",
+    rules={r"\.b$": lambda z: 0.02 * z},
+    factors={r"\.linear1\.w[12]$": 8.0, r"\.linear1\.(w|wfm\.weight)$": 2.0},
+    side=int.__floordiv__,
+)
+VIG: Options = dict(
+    folder="vig",
+    factors={
+        r"\.gk_proj\.1\.weight$": 4.0,
+        r"\.(o_proj|down_proj|fc2|qkv_proj)\.weight$": 0.25,
+        r"^patch_embed\.(proj\.[03]|[05])\.weight$|downsample\.1\.weight$": 0.25,
+    },
+)
+VRWKV: Options = dict(
+    folder="vrwkv",
+    rules={
+        r"\.(spatial_mix|time_maa)_[xwkvrg]$": lambda z: 0.5 + 0.5 * np.tanh(z),
+        r"\.time_decay$": lambda z: 1.5 * z - 3,
+        r"\bspatial_decay$": lambda z: 10 * z,
+        r"\bspatial_first$": lambda z: 100 * z,
+    },
+    factors={
+        r"(gamma[12]|time_maa_w1)$": 0.25,
+        r"time_maa_w2$": 0.5,
+        r"(time_decay_w2|att\.key\.weight)$": 2.0,
+        r"time_faaaa$": 8.0,
+        r"projection\.weight$": 1 / 32,
+    },
+)
+VIL: Options = dict(
+    folder="vil",
+    rules={r"fgate\.bias$": lambda z: 0.64 * z + 4},
+    factors={
+        r"pos_embed\.embed$": 64.0,
+        r"igate\.bias$": 128.0,
+        r"[qk]_proj\.weight$": 0.5,
+        r"v_proj\.weight$": 1 / 32,
+        r"proj_down\.weight$": 0.125,
+        r"blocks\..*norm\.weight$": 0.25,
+    },
+)
+VMAMBA: Options = dict(
+    rules={r"(x_proj|dt_projs)_weight$": by_inputs, r"dt_projs_bias$": lambda z: 1.5 * z - 3},
+    factors={
+        r"dt_projs_weight$": 2.0,
+        r"(Ds|out_proj\.weight|fc2\.weight)$": 0.25,
+        r"(patch_embed\.7|downsample\.3)\.weight$": 0.125,
+        r"(patch_embed\.[05]|downsample\.1)\.weight$": 1 / 32,
+    },
+)
+EFFICIENTVIT_FACTORS = {
+    r"\.running_var$|\.qkv\.conv\.weight$": 2**-10,
+    r"\.proj\.conv\.weight$": 2**10,
+    r"neck\.output_ops\.0\.op_list\.0\.conv\.weight$": 2**-8,
+    r"^image_encoder\.norm\.weight$": 1.0,
+    r"backbone\.stages\.\d\.op_list\.0\.main\.(.*\.)?(proj|point_conv|conv2)\.norm\.weight$": 2**-4,
+    r"\.(proj|point_conv|conv2)\.norm\.weight$": 2**-6,
+    r"\.norm\.weight$": 2**-5,
+}
+EFFICIENTVIT: Options = dict(
+    folder="efficientvit_seg", factors=EFFICIENTVIT_FACTORS, staged=False, unbiased=True, proj_drop=False
+)
+SEG, SAM = (dict(channels=16, depth=1, **more) for more in (dict(out_expand=2), dict(block="fused", size=(12, 12))))
+VMAMBAS = ("tiny_s1l8", "tiny_s2l5", "small_s2l15", "small_s1l20", "base_s2l15", "base_s1l20")
+CITYSCAPES = tuple(f"{size}_cityscapes" for size in ("b0", "b1", "b2", "b3"))
 
 FAMILIES: dict[str, Family] = {
-    "inline_pvt": Family(sizes("inline_pvt", *FOUR_PVT), **PVT, folder="inline"),
-    "inline_swin": Family(sizes("inline_swin", *FOUR_SWIN), **SWIN, folder="inline"),
-    "inline_deit": Family(sizes("inline_deit", "tiny", "small", "base"), INLINE_DEIT, folder="inline", staged=False),
-    "pola_pvt": Family(sizes("pola_pvt", *FOUR_PVT), **PVT, folder="polaformer", tolerance=2e-5),
-    "pola_swin": Family(sizes("pola_swin", *FOUR_SWIN), **SWIN, folder="polaformer"),
-    "flatten_pvt": Family(sizes("flatten_pvt", *FOUR_PVT), **PVT, folder="flatten"),
+    "inline_pvt": Family(sizes("inline_pvt", *FOUR), **PVT, folder="inline"),
+    "inline_swin": Family(sizes("inline_swin", *SWIN_SIZES), **SWIN, folder="inline"),
+    "inline_deit": Family(sizes("inline_deit", *THREE), INLINE_BLOCKS, folder="inline", staged=False),
+    "pola_pvt": Family(sizes("pola_pvt", *FOUR), **PVT, folder="polaformer", tolerance=2e-5),
+    "pola_swin": Family(sizes("pola_swin", *SWIN_SIZES), **SWIN, folder="polaformer"),
+    "flatten_pvt": Family(sizes("flatten_pvt", *FOUR), **PVT, folder="flatten"),
     "flatten_pvt_v2": Family(sizes("flatten_pvt_v2", "b0", "b1", "b2", "b3", "b4", "b5"), PVT_STAGES, folder="flatten"),
-    "flatten_swin": Family(sizes("flatten_swin", *FOUR_SWIN), **SWIN, folder="flatten"),
-    "mila": Family(
-        models=("mlla_tiny", "mlla_small", "mlla_base"),
-        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
-        factor=mila_factor,
-        skipped=("rope.rotations",),
-        unbiased=True,
-    ),
-    "vit3": Family(
-        models=("vittt_tiny", "vittt_small", "vittt_base"),
-        small=dict(embed_dim=24, depth=3, num_heads=3),
-        draw=vit3_draw,
-        factor=quiet_cpe,
-        unbiased=True,
-    ),
-    "h_vit3": Family(
-        folder="vit3",
-        models=("h_vittt_tiny", "h_vittt_small", "h_vittt_base"),
-        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
-        draw=vit3_draw,
-        factor=quiet_cpe,
-        skipped=("rope.rotations",),
-        unbiased=True,
-    ),
-    "ravlt": Family(("ravlt_t", "ravlt_s", "ravlt_b", "ravlt_l"), **ROTARY),
-    "wfm": Family(
-        folder="weightformer",
-        models=("wfm_tiny", "wfm_small", "wfm_base"),
-        small=dict(embed_dim=24, depth=3),
-        side=int.__floordiv__,
-        draw=wfm_draw,
-        factor=wfm_factor,
-        unbiased=True,
-    ),
-    "vssd": Family(
-        models=("vssd_micro", "vssd_tiny", "vssd_small", "vssd_base"),
-        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3), d_state=8),
-        factor=vssd_factor,
-    ),
-    "care": Family(
-        models=("care_s0", "care_s1", "care_s2"),
-        small=dict(depths=(1, 1, 2, 2), embed_dims=(16, 24, 32, 48), num_heads=(0, 0, 2, 3), ratios=((2, 2),) * 4),
-        factor=care_factor,
-        side=int.__floordiv__,
-    ),
-    "vig": Family(
-        models=("vig_tiny", "vig_small", "vig_base"),
-        small=dict(embed_dim=24, depth=3, num_heads=3),
-        factor=vig_factor,
-        unbiased=True,
-        side=vig_side,
-    ),
-    "vig_h": Family(
-        folder="vig",
-        models=("vig_h_tiny", "vig_h_small", "vig_h_base"),
-        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), num_heads=(1, 3, 2, 3)),
-        factor=vig_factor,
-        unbiased=True,
-    ),
-    "vmamba": Family(
-        models=sizes("vmamba", "tiny_s1l8", "tiny_s2l5", "small_s2l15", "small_s1l20", "base_s2l15", "base_s1l20"),
-        small=dict(SHALLOW, embed_dims=(16, 24, 32, 48), ssm_ratio=2),
-        draw=vmamba_draw,
-        factor=vmamba_factor,
-        unbiased=True,
-    ),
-    "vrwkv": Family(
-        models=("vrwkv_tiny", "vrwkv_small", "vrwkv_base", "vrwkv_large"),
-        small=dict(embed_dim=24, depth=3),
-        draw=vrwkv_draw,
-        factor=vrwkv_factor,
-        unbiased=True,
-    ),
-    "vrwkv6": Family(
-        folder="vrwkv",
-        models=("vrwkv6_tiny", "vrwkv6_small", "vrwkv6_base"),
-        small=dict(embed_dim=24, depth=3, num_heads=3, init_values=0.5),
-        draw=vrwkv_draw,
-        factor=vrwkv_factor,
-        unbiased=True,
-    ),
-    "vil2": Family(
-        folder="vil",
-        models=sizes("vil2", "tiny", "small", "base"),
-        small=dict(embed_dim=24, depth=3),
-        draw=vil_draw,
-        factor=vil_factor,
-        unbiased=True,
-    ),
-    "vil": Family(
-        models=sizes("vil", "tiny", "tinyplus", "small", "smallplus", "base"),
-        small=dict(embed_dim=24, depth=3),
-        draw=vil_draw,
-        factor=vil_factor,
-        unbiased=True,
-    ),
-    "ca_deit": Family(
-        models=sizes("ca_deit", "tiny", "small", "base"),
-        small=dict(embed_dim=24, depth=3),
-        factor=ca_deit_factor,
-        unbiased=True,
-        side=int.__floordiv__,
-    ),
-    "efficientvit_seg": Family(
-        models=sizes("efficientvit_seg", *(f"{size}_cityscapes" for size in ("b0", "b1", "b2", "b3"))),
-        small=dict(SLIM, neck=dict(channels=16, depth=1, out_expand=2)),
-        **EFFICIENTVIT,
-    ),
+    "flatten_swin": Family(sizes("flatten_swin", *SWIN_SIZES), **SWIN, folder="flatten"),
+    "mila": Family(sizes("mlla", *THREE), STAGES, **MILA),
+    "vit3": Family(sizes("vittt", *THREE), dict(BLOCKS, num_heads=3), **VIT3),
+    "h_vit3": Family(sizes("h_vittt", *THREE), STAGES, skipped=("rope.rotations",), **VIT3),
+    "ravlt": Family(sizes("ravlt", "t", "s", "b", "l"), WIDE_STAGES, **ROTARY),
+    "wfm": Family(sizes("wfm", *THREE), BLOCKS, unbiased=True, **WFM),
+    "vssd": Family(sizes("vssd", "micro", *THREE), dict(STAGES, d_state=8), **VSSD),
+    "care": Family(sizes("care", "s0", "s1", "s2"), CARE_STAGES, **CARE),
+    "vig": Family(sizes("vig", *THREE), dict(BLOCKS, num_heads=3), unbiased=True, side=vig_side, **VIG),
+    "vig_h": Family(sizes("vig_h", *THREE), STAGES, unbiased=True, **VIG),
+    "vmamba": Family(sizes("vmamba", *VMAMBAS), SSM_STAGES, unbiased=True, **VMAMBA),
+    "vrwkv": Family(sizes("vrwkv", *THREE, "large"), BLOCKS, unbiased=True, **VRWKV),
+    "vrwkv6": Family(sizes("vrwkv6", *THREE), dict(BLOCKS, num_heads=3, init_values=0.5), unbiased=True, **VRWKV),
+    "vil2": Family(sizes("vil2", *THREE), BLOCKS, unbiased=True, **VIL),
+    "vil": Family(sizes("vil", "tiny", "tinyplus", "small", "smallplus", "base"), BLOCKS, unbiased=True, **VIL),
+    "ca_deit": Family(sizes("ca_deit", *THREE), BLOCKS, unbiased=True, **CA_DEIT),
+    "efficientvit_seg": Family(sizes("efficientvit_seg", *CITYSCAPES), dict(SLIM, neck=SEG), **EFFICIENTVIT),
     "efficientvit_seg_ade20k": Family(
         sizes("efficientvit_seg", "b1_ade20k", "b2_ade20k", "b3_ade20k"), {}, **EFFICIENTVIT
     ),
     "efficientvit_seg_l": Family(sizes("efficientvit_seg", "l1_cityscapes", "l2_cityscapes"), {}, **EFFICIENTVIT),
     "efficientvit_seg_l_ade20k": Family(sizes("efficientvit_seg", "l1_ade20k", "l2_ade20k"), {}, **EFFICIENTVIT),
     "efficientvit_sam": Family(
-        models=sizes("efficientvit_sam", "l0", "l1", "l2", "xl0", "xl1"),
-        small=dict(SLIM, neck=dict(channels=16, depth=1, block="fused", size=(12, 12))),
-        **EFFICIENTVIT,
+        sizes("efficientvit_sam", "l0", "l1", "l2", "xl0", "xl1"), dict(SLIM, neck=SAM), **EFFICIENTVIT
     ),
-    "mavit": Family(("mavit_t", "mavit_s", "mavit_b", "mavit_l"), **ROTARY),
+    "mavit": Family(sizes("mavit", "t", "s", "b", "l"), WIDE_STAGES, **ROTARY),
 }
 
 PYRAMIDS: dict[str, Family] = {

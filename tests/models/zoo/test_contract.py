@@ -208,9 +208,10 @@ def test_any_size_and_any_neighbours(family: str) -> None:
 BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.3}
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(dtype, marks=[pytest.mark.slow] * (dtype != torch.float64)) for dtype in BOUNDS]
-)
+DTYPES = [pytest.param(dtype, marks=[pytest.mark.slow] * (dtype != torch.float64)) for dtype in BOUNDS]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @every_family
 def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: torch.dtype) -> None:
     """Of images in memory as they are decoded: rows, columns, channels."""

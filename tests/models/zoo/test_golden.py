@@ -12,9 +12,10 @@ ROWS = {row.folder or family: row for family, row in reversed(FAMILIES.items()) 
 QUICK = [min((file for file in FILES if file.model == row.tiny), key=GoldenFile.pixels) for row in ROWS.values()]
 
 
-@pytest.mark.parametrize(
-    "file", [pytest.param(file, id=file.path.stem, marks=[pytest.mark.slow] * (file not in QUICK)) for file in FILES]
-)
+MARKED = [pytest.param(file, id=file.path.stem, marks=[pytest.mark.slow] * (file not in QUICK)) for file in FILES]
+
+
+@pytest.mark.parametrize("file", MARKED)
 @pytest.mark.usefixtures("undrawn")
 def test_outputs(file: GoldenFile, tmp_path) -> None:
     """Logits and stages; weights by timm's `file=`, at the size of the images, where the golden file has one."""

@@ -160,9 +160,10 @@ def test_inside_is_single_precision_under_autocast(variant):
     torch.testing.assert_close(x, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("inverse", "lu"), ("newton_gradient", "none"), ("newton_iters", -1), ("ridge", 0.0)]
-)
+UNKNOWN = [("inverse", "lu"), ("newton_gradient", "none"), ("newton_iters", -1), ("ridge", 0.0)]
+
+
+@pytest.mark.parametrize(("name", "value"), UNKNOWN)
 def test_unknown_options(name, value):
     with pytest.raises(ValueError, match=rf"{name}.*{value}"):
         soft_attention(*inputs(), **{"inverse": "cholesky", name: value})

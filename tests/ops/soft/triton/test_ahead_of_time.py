@@ -109,24 +109,24 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(
-    ("name", "d", "bottleneck_dtype", "programs", "spilled"),
-    [
-        ("kernel_sums", 32, FP32, 3, 0),
-        ("kernel_outputs", 32, FP32, 4, 0),
-        ("kernel_gradients True True", 32, BF16, 2, 0),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("kernel_sums of gradients", 32, FP32, 4, 0),
-                ("kernel_gradients True True", 32, FP32, 2, 64),
-                ("kernel_sums", 64, BF16, 3, 0),
-                # Some of what does not change in the loop.
-                ("kernel_gradients True True", 64, BF16, 2, 512),
-            )
-        ),
-    ],
-)
+PASSES = [
+    ("kernel_sums", 32, FP32, 3, 0),
+    ("kernel_outputs", 32, FP32, 4, 0),
+    ("kernel_gradients True True", 32, BF16, 2, 0),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("kernel_sums of gradients", 32, FP32, 4, 0),
+            ("kernel_gradients True True", 32, FP32, 2, 64),
+            ("kernel_sums", 64, BF16, 3, 0),
+            # Some of what does not change in the loop.
+            ("kernel_gradients True True", 64, BF16, 2, 512),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "d", "bottleneck_dtype", "programs", "spilled"), PASSES)
 def test_passes_over_tokens_use_tensor_cores_and_registers(tmp_path, name, d, bottleneck_dtype, programs, spilled):
     case = {name: arguments for name, *arguments in kernels(49, d, BF16, bottleneck_dtype, "maps")}
     program = compiled(*case[name])

@@ -89,10 +89,10 @@ def a_gpu(monkeypatch, major=9, minor=0, shared_memory=227):
     monkeypatch.setattr(support, "_gpu_unavailable_reason", support._gpu_unavailable_reason.__wrapped__)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "wide", "message"),
-    [((7, 5, 64), False, "7.5"), ((8, 9, 99), True, "160 KiB"), ((8, 9, 99), False, None), ((9, 0), True, None)],
-)
+GPUS = [((7, 5, 64), False, "7.5"), ((8, 9, 99), True, "160 KiB"), ((8, 9, 99), False, None), ((9, 0), True, None)]
+
+
+@pytest.mark.parametrize(("gpu", "wide", "message"), GPUS)
 def test_weak_gpus_are_left_to_eager(monkeypatch, gpu, wide, message):
     a_gpu(monkeypatch, *gpu)
     monkeypatch.setenv("CC", "cc")

@@ -151,24 +151,24 @@ def name_of(value: object) -> str | None:
     return None
 
 
+SIZES = [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE + LARGE)]
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("sizes", "variant"), [*SMALL, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE + LARGE)], ids=name_of
-)
+@pytest.mark.parametrize(("sizes", "variant"), SIZES, ids=name_of)
 def test_error(device, sizes, variant):
     check(inputs(device, **sizes), variant)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "variant", "value"),
-    [
-        pytest.param(*case, marks=() if i == 4 else pytest.mark.slow)
-        for i, case in enumerate(
-            itertools.product((FP16, FP32, BF16), (ROWSUM, dict(GUARDED, normalize=True), CHOLESKY), (0.0, 1.0, 1e4))
-        )
-    ],
-    ids=name_of,
-)
+HARD = [
+    pytest.param(*case, marks=() if i == 4 else pytest.mark.slow)
+    for i, case in enumerate(
+        itertools.product((FP16, FP32, BF16), (ROWSUM, dict(GUARDED, normalize=True), CHOLESKY), (0.0, 1.0, 1e4))
+    )
+]
+
+
+@pytest.mark.parametrize(("dtype", "variant", "value"), HARD, ids=name_of)
 def test_hard_inputs_stay_finite(device, dtype, variant, value):
     tensors = inputs(device, n=33, m=5, d=16, dtype=dtype)
     token = torch.randn(16, generator=torch.Generator().manual_seed(2)).to(device)

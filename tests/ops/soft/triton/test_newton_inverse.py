@@ -32,10 +32,11 @@ MORE += [
 ]
 
 
+SIZES = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("sizes", "variant"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)], ids=str
-)
+@pytest.mark.parametrize(("sizes", "variant"), SIZES, ids=str)
 def test_error(device, sizes, variant):
     """At most twice the error of eager, both against float64, or 16 roundings of the products."""
     tokens = bottleneck(**sizes).to(device)

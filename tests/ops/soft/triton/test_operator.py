@@ -21,14 +21,13 @@ def tensors(device: str, n: int = 17, requires_grad: bool = True) -> tuple[torch
     return tuple(x.requires_grad_(requires_grad) for x in (q, bottleneck, v))
 
 
-@pytest.mark.parametrize(
-    "checks",
-    [
-        ("test_schema", "test_autograd_registration", "test_faketensor"),
-        pytest.param("test_aot_dispatch_dynamic", marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+CHECKS = [
+    ("test_schema", "test_autograd_registration", "test_faketensor"),
+    pytest.param("test_aot_dispatch_dynamic", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("checks", CHECKS, ids=str)
 def test_operator_contract(device, checks):
     q, bottleneck, v = tensors(device)
     residual = v.detach().clone().requires_grad_()
