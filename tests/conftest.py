@@ -128,7 +128,7 @@ def logged(monkeypatch) -> list[str]:
     return messages
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """The system's Chromium, or else Playwright's own. Its sandbox does not work for root in a container."""
     with pytest.importorskip("playwright.sync_api").sync_playwright() as driver:
