@@ -25,7 +25,8 @@ COMPOSITE = (aten.movedim.int, aten.mT.default, aten.batch_norm.default, aten.to
 COMPOSITE += (aten.tensor_split.sections,)
 """Operators that ONNX has no translation of, or an Einsum as that of `mT`, and that tables leave out."""
 RESHAPES = (aten.flatten.using_ints, aten.unflatten.int, aten.reshape.default, aten.view.default)
-NO_EFFECT = (aten.alias.default, aten.contiguous.default, aten.dropout.default, aten.to.dtype)
+DROPOUTS = (aten.dropout.default, aten.feature_dropout.default)
+NO_EFFECT = (aten.alias.default, aten.contiguous.default, aten.to.dtype, *DROPOUTS)
 """Operators without effect on values in eval mode, unless they change the type."""
 
 
@@ -91,7 +92,7 @@ def simplify(node: fx.Node, table: Table) -> None:
         name = op._schema.name.removeprefix("aten::").removesuffix("_")
         op = node.target = getattr(getattr(aten, name), op._overloadname)
     x, result = next(iter(node.all_input_nodes), None), node.meta["val"]
-    if op in NO_EFFECT and x.meta["val"].dtype == result.dtype and not (op is aten.dropout.default and node.args[2]):
+    if op in NO_EFFECT and x.meta["val"].dtype == result.dtype and not (op in DROPOUTS and node.args[2]):
         node.replace_all_uses_with(x)
         graph.erase_node(node)
     elif op in RESHAPES and sum(not isinstance(side, int) for side in result.shape) <= 1:

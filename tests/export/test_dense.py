@@ -34,8 +34,12 @@ def mask_rcnn():
     return model
 
 
-def segmentor(kind: str = "fpn"):
-    return TimmSegmentor(BACKBONE, dict(kind=kind), 5).eval().requires_grad_(False)
+def segmentor(kind: str = "fpn", **options):
+    return TimmSegmentor(BACKBONE, dict(kind=kind, **options), 5).eval().requires_grad_(False)
+
+
+def upernet():
+    return segmentor("upernet", channels=16)
 
 
 def kept(boxes, scores, model):
@@ -92,7 +96,7 @@ def test_config_of_a_segmentor(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "openvino"])
-@pytest.mark.parametrize("make", [retinanet, mask_rcnn, segmentor])
+@pytest.mark.parametrize("make", [retinanet, mask_rcnn, segmentor, upernet])
 def test_file(make, format, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime"}.get(format, format))
     module = dense_module(make())
@@ -102,8 +106,10 @@ def test_file(make, format, tmp_path):
 
 
 @pytest.mark.slow
-def test_retinanet_of_any_size(tmp_path):
+@pytest.mark.parametrize("make", [retinanet, upernet])
+def test_any_size(make, tmp_path):
     pytest.importorskip("onnxruntime")
-    module = dense_module(retinanet())
-    how = dict(mean=(0.5,) * 3, std=(0.25,) * 3, outputs=module.outputs, min_side=module.min_side)
+    module = dense_module(make())
+    least = getattr(module, "min_side", 64)
+    how = dict(mean=(0.5,) * 3, std=(0.25,) * 3, outputs=module.outputs, min_side=least)
     export(ExportModel("dense", module, (3, 288, 352), **how), tmp_path / "model.onnx", "onnx", any_size=True)

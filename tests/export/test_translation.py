@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from soft_vit.export import ExportModel, translation
 from soft_vit.export.formats import capture, open_onnx, write_onnx
@@ -19,6 +20,7 @@ class Composite(nn.Module):
         nn.init.normal_(self.norm.running_mean)
 
     def forward(self, x):
+        x = nn.functional.dropout2d(x, training=False)
         x = self.norm(x).relu_().movedim(1, -1).flatten(1, 2)
         twice = [(x @ torch.eye(3).mT).square().unflatten(1, (-1, 2)) for _ in range(2)]
         parts = (twice[0] + twice[1]).tensor_split(2, 1)
@@ -55,15 +57,19 @@ def test_one_operator_at_a_time(any_size):
     torch.testing.assert_close(program.module()(images), source.model(images))
 
 
-CASES = [(Composite, translation.COMPOSITE), (Composite, ()), (Overwritten, translation.COMPOSITE)]
+CASES = [(Composite, translation.COMPOSITE, False), (Composite, (), True), (Overwritten, translation.COMPOSITE, True)]
 
 
-@pytest.mark.parametrize(("module", "composite"), CASES, ids=["known", "unknown to ONNX", "overwritten"])
-def test_file_equals_the_module(module, composite, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("module", "composite", "whole"), CASES, ids=["known", "unknown to ONNX", "overwritten"])
+def test_file_equals_the_module(module, composite, whole, tmp_path, monkeypatch):
     """Whatever is not decomposed operator by operator is decomposed as a whole."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
     monkeypatch.setattr(translation, "COMPOSITE", composite)
+    decompositions = []
+    run = ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda *a: decompositions.append(a) or run(*a))
     source = source_of(module())
     write_onnx(source, tmp_path / "module.onnx")
+    assert bool(decompositions) == whole
     assert max(compare(open_onnx(tmp_path / "module.onnx"), source, [(64, 66)]).values()) <= 1e-5

@@ -11,9 +11,11 @@ from segmentation_models_pytorch.base.initialization import initialize_decoder
 from segmentation_models_pytorch.base.modules import Conv2dReLU
 from segmentation_models_pytorch.decoders.fpn.decoder import FPNDecoder
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from soft_vit.models.efficientvit import Conv, MapFusion
+from soft_vit.ops.landmarks import window_averages
 
 
 class Decoder(nn.Module):
@@ -30,6 +32,13 @@ class Decoder(nn.Module):
     out_channels: int
 
 
+class GridAverages(nn.AdaptiveAvgPool2d):
+    """Averages over a grid of windows, which exported graphs compute for maps of any size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return window_averages(x, to_2tuple(self.output_size))
+
+
 class UPerNet(Decoder):
     """UPerNet (Xiao et al., arXiv 1807.10221): pyramid pooling on the last map, top-down path, fusion.
 
@@ -43,6 +52,8 @@ class UPerNet(Decoder):
         super().__init__()
         # The library expects the image and a map of stride 2 first, but ignores both.
         self.decoder = UPerNetDecoder((0, 0, *in_channels), len(in_channels) + 1, channels)
+        for block in self.decoder.psp.blocks:
+            block[0] = GridAverages(block[0].output_size)
         initialize_decoder(self.decoder)
         self.out_channels = channels
 
