@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least_float32, full_precision, wide_dtype
+from soft_vit.ops.numerics import at_least_float32, full_precision, is_eager, wide_dtype
 
 BASE = 10000.0
 
@@ -65,6 +65,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate tokens `[..., N, C]` by tables `[..., N, 2 * K]` of `rotary_tables`."""
     channels = 2 * cos.shape[-1]
     pairs = x[..., :channels].unflatten(-1, (channels // 2, 2))
+    if channels == x.shape[-1] and is_eager(x):
+        # One product of complex numbers, which no exporter knows, takes a fifth of the time of seven passes.
+        return torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin)).flatten(-2)
     a, b = pairs.unbind(-1)
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
     return torch.cat([rotated, x[..., channels:]], dim=-1) if channels < x.shape[-1] else rotated
