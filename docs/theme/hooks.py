@@ -28,8 +28,6 @@ from mkdocs.structure.pages import Page
 from soft_vit.layers import ATTENTIONS
 
 ROOT = Path(__file__).parents[2]
-# docs/theme/docstrings.py imports from docs/, and the command `mkdocs` leaves the current folder out.
-sys.path.append(str(ROOT))
 LINK = re.compile(r"\]\(([^)#\s]+)")
 # Host and path of a repository that was cloned by https or ssh.
 REMOTE = re.compile(r"(?:https://(?:[^@/]+@)?|(?:ssh://)?git@)([^:/]+)[:/](.+?)(?:\.git)?")
@@ -56,6 +54,8 @@ names_of: dict[str, list[str]] = {}
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link to the repository from which this copy was cloned, if it is on the web."""
+    # docs/theme/docstrings.py imports from docs/, and the command `mkdocs` leaves the current folder out.
+    sys.path.append(str(ROOT))
     command = ["git", "-C", str(ROOT), "config", "remote.origin.url"]
     found = subprocess.run(command, capture_output=True, text=True) if shutil.which("git") else None
     if found and (address := REMOTE.fullmatch(found.stdout.strip())):
