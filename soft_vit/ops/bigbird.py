@@ -3,15 +3,20 @@
 Letters: B batch, H heads, N tokens, D channels of a head, K blocks of L consecutive tokens, M blocks that one sees.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from soft_vit.ops.chunked import by_heads
+from soft_vit.ops.chunked import Arguments, Part, all_at_once, computes_parts, in_parts
 from soft_vit.ops.softmax import dot_product_attention
 
 # Blocks near a block that it sees, itself among them, and the first blocks, which are global; as published.
 WINDOW = 3
 NUM_GLOBAL = 2
+
+# Fewer parts take more memory, and more take more time, as each makes gradients of all keys and values.
+NUM_PARTS = 16
 
 
 def scramble(x: Tensor) -> Tensor:
@@ -84,27 +89,34 @@ def bigbird_attention(
 ) -> Tensor:
     """Attend from each block of tokens to the blocks near it, the global and some random ones.
 
-    q, k, v: `[B, H, N, D]`; the result has v's shape. The global blocks attend to all tokens.
+    q, k, v: `[B, H, N, D]`; the result has v's shape. The global blocks attend to all tokens. A CPU
+    computes large N a few blocks at a time, see `in_parts`.
     """
-    num_blocks = -(-q.shape[2] // block_size)
+    B, H, N, _ = q.shape
+    num_blocks = -(-N // block_size)
     if num_blocks <= NUM_GLOBAL:
         return dot_product_attention(q, k, v, None, dropout_p, fused)
-    index, exists = visible_blocks(num_blocks, q.shape[1], num_random, q.device)
-    return attend_in_blocks(q, k, v, index[None], exists[None], block_size, dropout_p, fused)
-
-
-@by_heads
-def attend_in_blocks(
-    q: Tensor, k: Tensor, v: Tensor, index: Tensor, exists: Tensor, block_size: int, dropout_p: float, fused: bool
-) -> Tensor:
-    """Return `bigbird_attention` to the blocks index that exist, both `[1, H, K, M]`."""
-    (B, H, N, _), num_blocks, first = q.shape, index.shape[2], NUM_GLOBAL * block_size
+    index, exists = visible_blocks(num_blocks, H, num_random, q.device)
     is_token = (torch.arange(num_blocks * block_size, device=q.device) < N).unflatten(0, (num_blocks, block_size))
-    index, exists = index[0, :, NUM_GLOBAL:], exists[0, :, NUM_GLOBAL:]
-    of_global = dot_product_attention(q[:, :, :first], k, v, None, dropout_p, fused)
+    mask = exists[..., None] & is_token[index]
+
+    def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+        return (dot_product_attention(q, k[:, :, :N], v[:, :, :N], None, dropout_p, fused),)
+
+    def attend_to_some(blocks: slice, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+        return (block_attention(q, k, v, index[:, blocks], mask[:, blocks], dropout_p, fused),)
+
+    def cut(blocks: slice, args: Arguments) -> Arguments:
+        q, *others = args
+        return [q if q is None else q[:, :, blocks.start * block_size : blocks.stop * block_size], *others]
+
+    in_turn = computes_parts(q)
     # Whole blocks. Not F.pad, which keeps the order in memory of what has all its tokens; a graph of symbolic sizes
     # expects another.
     q, k, v = (torch.cat([x, x.new_zeros(B, H, num_blocks * block_size - N, x.shape[3])], dim=2) for x in (q, k, v))
-    mask = exists[..., None] & is_token[index]
-    of_others = block_attention(q[:, :, first:], k, v, index, mask, dropout_p, fused)
-    return torch.cat([of_global, of_others], dim=2)[:, :, :N]
+    step = -(-num_blocks // NUM_PARTS) if in_turn else num_blocks
+    spans = [slice(first, min(first + step, num_blocks)) for first in range(NUM_GLOBAL, num_blocks, step)]
+    parts = [Part(partial(cut, slice(0, NUM_GLOBAL)), attend_to_all)]
+    parts += [Part(partial(cut, span), partial(attend_to_some, span)) for span in spans]
+    compute = in_parts if in_turn else all_at_once
+    return compute(parts, 2, q, k, v)[0][:, :, :N]

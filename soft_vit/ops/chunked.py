@@ -54,19 +54,23 @@ def computes_parts(q: Tensor) -> bool:
     return q.device.type == "cpu" and q.shape[2] >= MIN_TOKENS and q.shape[0] > 0
 
 
-def in_parts(parts: Sequence[Part], dim: int | None, *args: Tensor | None) -> Results:
+def in_parts(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
     """Return the results of all parts: summed if dim is None, otherwise one result `[B, H, N, D]`, joined along dim.
 
     With a dim, parts cut the first argument along it, in order, and the length of each result is that of its cut, or a
     multiple. The cuts of other arguments may overlap. Memory is that of the arguments, their gradients and the result,
     plus that of one part; a training step takes one more forward. Gradients reach only args. Backward draws the same
     random numbers as forward.
+
+    before: parts of args, without random numbers, whose summed results parts take after args. In one call, both add to
+        the same gradients of args; in two, each would allocate its own.
     """
-    return _InParts.apply(parts, dim, *args)
+    return _InParts.apply(before, parts, dim, *args)
 
 
-def all_at_once(parts: Sequence[Part], dim: int | None, *args: Tensor | None) -> Results:
+def all_at_once(parts: Sequence[Part], dim: int | None, *args: Tensor | None, before: Sequence[Part] = ()) -> Results:
     """Compute `in_parts` as one differentiable expression, which stores the intermediates of all parts."""
+    args = (*args, *_summed_parts(before, args))
     if dim is None or len(parts) == 1:
         return _summed_parts(parts, args)
     return (torch.cat([part.compute(*part.cut(args))[0] for part in parts], dim=dim),)
@@ -74,10 +78,13 @@ def all_at_once(parts: Sequence[Part], dim: int | None, *args: Tensor | None) ->
 
 class _InParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parts: Sequence[Part], dim: int | None, *args: Tensor | None) -> Results:
-        ctx.parts, ctx.dim = parts, dim
+    def forward(
+        ctx: Any, before: Sequence[Part], parts: Sequence[Part], dim: int | None, *args: Tensor | None
+    ) -> Results:
+        ctx.before, ctx.parts, ctx.dim, ctx.num_args = before, parts, dim, len(args)
         ctx.autocast = {"enabled": torch.is_autocast_enabled("cpu"), "dtype": torch.get_autocast_dtype("cpu")}
         ctx.random_state = torch.get_rng_state()
+        args = (*args, *_summed_parts(before, args))
         ctx.save_for_backward(*args)
         if dim is None or len(parts) == 1:
             return _summed_parts(parts, args)
@@ -95,33 +102,44 @@ class _InParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        args, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        args, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         with torch.random.fork_rng(devices=()):
             torch.set_rng_state(ctx.random_state)
             # All at once if the gradients will be differentiated again.
             if len(ctx.parts) == 1 or torch.is_grad_enabled():
-                compute = partial(all_at_once, ctx.parts, ctx.dim)
-                return None, None, *_gradients(ctx, compute, args, needed, grads)
+                compute = partial(all_at_once, ctx.parts, ctx.dim, before=ctx.before)
+                return None, None, None, *_gradients(ctx, compute, args[: ctx.num_args], needed, grads)
+            needed = (*needed, *[True] * (len(args) - ctx.num_args))
             found: list[Tensor | None] = [None] * len(args)
             for i, view in enumerate(ctx.parts[0].cut(args)):
                 if needed[i]:
                     # The gradient of an argument that all parts read is a sum of many terms.
                     dtype = wide_dtype(view) if view is args[i] else args[i].dtype
                     found[i] = torch.zeros_like(args[i], dtype=dtype)
-            needed, weights, place = [x is not None for x in found], grads, 0
-            for part in ctx.parts:
-                views = part.cut(args)
-                if ctx.dim is not None:
-                    length = _length(views, ctx.dim) * _length(grads, ctx.dim) // _length(args, ctx.dim)
-                    weights = (grads[0].narrow(ctx.dim, place, length),)
-                    place += length
-                # Unnamed, so that the gradients are freed before the next part.
-                pairs = zip(part.cut(found), _gradients(ctx, part.compute, views, needed, weights), strict=True)
-                for x, gradient in pairs:
-                    if x is not None and gradient is not None:
-                        x += gradient
+            _add_gradients(ctx, ctx.parts, ctx.dim, args, found, grads)
+            found, sums = found[: ctx.num_args], found[ctx.num_args :]
+            _add_gradients(ctx, ctx.before, None, args[: ctx.num_args], found, sums)
             found = [x if x is None else x.to(args[i].dtype) for i, x in enumerate(found)]
-            return None, None, *found
+            return None, None, None, *found
+
+
+def _add_gradients(
+    ctx: Any, parts: Sequence[Part], dim: int | None, args: Arguments, found: Arguments, grads: Arguments
+) -> None:
+    """Add the gradients of args to found, where it is not None; grads: of the results."""
+    needed, weights, place = [x is not None for x in found], grads, 0
+    for part in parts:
+        views = part.cut(args)
+        if dim is not None:
+            length = _length(views, dim) * _length(grads, dim) // _length(args, dim)
+            assert grads[0] is not None
+            weights = (grads[0].narrow(dim, place, length),)
+            place += length
+        # Unnamed, so that the gradients are freed before the next part.
+        pairs = zip(part.cut(found), _gradients(ctx, part.compute, views, needed, weights), strict=True)
+        for x, gradient in pairs:
+            if x is not None and gradient is not None:
+                x += gradient
 
 
 def _length(args: Arguments, dim: int) -> int:
@@ -227,13 +245,21 @@ def sum_over_tokens(function: Callable[..., Results], tokens: Tokens, shared: Sh
     return _over_tokens(function, None, tokens, shared)
 
 
-def map_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = (), chunk_size: int = 1) -> Tensor:
+def map_tokens(
+    function: Callable[..., Tensor],
+    tokens: Tokens,
+    shared: Shared = (),
+    chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
+) -> Tensor:
     """Return `function(*tokens, *shared)`, `[B, H, N, ...]`, which must compute each token from this token alone.
 
     It is computed as in `sum_over_tokens`.
     chunk_size: number of consecutive tokens that function computes from each other; such a chunk is never split.
+    sums: if given, function takes `sum_over_tokens(sums, tokens, shared)` after shared. Tokens that both read then have
+        one gradient in memory instead of two.
     """
-    return _over_tokens(lambda *args: (function(*args),), 2, tokens, shared, chunk_size)[0]
+    return _over_tokens(lambda *args: (function(*args),), 2, tokens, shared, chunk_size, sums)[0]
 
 
 def max_over_tokens(function: Callable[..., Tensor], tokens: Tokens, shared: Shared = ()) -> Tensor:
@@ -254,17 +280,26 @@ def _over_tokens(
     tokens: Tokens,
     shared: Shared,
     chunk_size: int = 1,
+    sums: Callable[..., Results] | None = None,
 ) -> Results:
+    functions = [_in_full_precision(f) for f in (sums, function) if f is not None]
     first = _first(tokens)
+    if not computes_parts(first):
+        results: Results = ()
+        for compute in functions:
+            results = compute(*tokens, *shared, *results)
+        return results
+    cuts = [partial(_cut_tokens, len(tokens), span) for span in _spans(first, chunk_size)]
+    *before, parts = ([Part(cut, compute) for cut in cuts] for compute in functions)
+    return in_parts(parts, dim, *tokens, *shared, before=before[0] if before else ())
 
+
+def _in_full_precision(function: Callable[..., Results]) -> Callable[..., Results]:
     def compute(*args: Tensor | None) -> Results:
         with full_precision(_first(args)):
             return function(*args)
 
-    if not computes_parts(first):
-        return compute(*tokens, *shared)
-    parts = [Part(partial(_cut_tokens, len(tokens), span), compute) for span in _spans(first, chunk_size)]
-    return in_parts(parts, dim, *tokens, *shared)
+    return compute
 
 
 def _first(tokens: Tokens) -> Tensor:

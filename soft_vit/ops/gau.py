@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.chunked import map_tokens, sum_over_tokens
+from soft_vit.ops.chunked import map_tokens
 from soft_vit.ops.layout import fill_padding
 from soft_vit.ops.numerics import at_least_float32, bounded, full_precision
 
@@ -17,10 +17,14 @@ from soft_vit.ops.numerics import at_least_float32, bounded, full_precision
 def queries_and_keys(z: Tensor, indices: Sequence[int], weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the copies of these indices, `[..., N, S]`, of z before its activation; 0, 2 are queries, 1, 3 keys.
 
-    weights: scale and offset `[copies, S]`.
+    weights: scale and offset `[copies, S]`. Where z are tokens `[..., N, C]` before their projection, the weight
+    `[S, C]` and perhaps a bias `[S]` follow.
     """
-    scale, offset = weights
-    z = F.silu(at_least_float32(z))
+    scale, offset, *projection = weights
+    z = at_least_float32(z)
+    if projection:
+        z = F.linear(z, *map(at_least_float32, projection))
+    z = F.silu(z)
     return [z * scale[i] + offset[i] for i in indices]
 
 
@@ -86,12 +90,12 @@ def linear_unit(
     has_gate = gate is not None
     total = v.shape[1] if mask is None else mask.sum(1)[:, None, None, None]
 
-    def average(v: Tensor, z: Tensor, mask: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
+    def average(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *weights: Tensor) -> tuple[Tensor]:
         (k,) = queries_and_keys(z, (3,), weights)
         return (fill_padding(k, mask).mT @ fill_padding(activated(v, has_gate), mask) / total,)
 
-    def read(v: Tensor, z: Tensor, mask: Tensor | None, gate: Tensor | None, *rest: Tensor) -> Tensor:
-        *weights, mean = rest
+    def read(v: Tensor, z: Tensor, gate: Tensor | None, mask: Tensor | None, *rest: Tensor) -> Tensor:
+        *weights, average = rest
         N = v.shape[2]
         length = min(chunk_size, N)
         q, k, q_linear = queries_and_keys(z, (0, 1, 2), weights)
@@ -103,10 +107,9 @@ def linear_unit(
         else:
             count = F.pad(mask, (0, 0, 0, -N % length)).unflatten(2, (-1, length)).sum(3, keepdim=True).clamp(min=1)
         x = squared_relu_attention(q, k, values, count, dropout_p).flatten(2, 3)[:, :, :N]
-        return gated(x + q_linear @ mean, gate)
+        return gated(x + q_linear @ average, gate)
 
+    token_mask = None if mask is None else mask[:, None, :, None]
     # As one head.
-    tokens = (v[:, None], z[:, None], None if mask is None else mask[:, None, :, None])
-    (mean,) = sum_over_tokens(average, tokens, tuple(weights))
-    gates = None if gate is None else gate[:, None]
-    return map_tokens(read, (*tokens, gates), (*weights, mean), chunk_size).squeeze(1)
+    tokens = (v[:, None], z[:, None], None if gate is None else gate[:, None], token_mask)
+    return map_tokens(read, tokens, tuple(weights), chunk_size, sums=average).squeeze(1)

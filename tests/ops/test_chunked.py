@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from soft_vit.layers import ATTENTIONS
-from soft_vit.ops import chunked, windows
+from soft_vit.ops import bigbird, chunked, windows
 from soft_vit.ops.chunked import by_heads, map_tokens, max_over_tokens, sum_over_tokens
 
-# Three rows of tiles.
+# Three rows of tiles, and nine blocks of tokens.
 GRID = (17, 5)
 BY_TOKENS = ["linear", "cosformer", "performer", "focused", "polaformer", "rala", "mala", "mila", "skyformer", "gau"]
 BY_TOKENS += ["vssd", "hedgehog"]
-BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer", "bigbird"]
-KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "ttt_glu", "local", "longformer"]
+BY_HEADS = ["inline", "vq", "nystrom", "agent", "atrous", "reformer"]
+KINDS = [*BY_TOKENS, *BY_HEADS, "ttt", "ttt_glu", "local", "longformer", "bigbird"]
 # Attention types whose fused kernels cannot be differentiated twice.
 ONCE = {"nystrom", "agent", "local", "atrous", "longformer", "bigbird"}
 
@@ -30,6 +30,7 @@ def part_after_part(monkeypatch) -> Callable[[bool], None]:
     monkeypatch.setattr(chunked, "HEAD_CHUNK_BYTES", 1)
     monkeypatch.setattr(chunked, "TOKEN_CHUNK_BYTES", 2 * 10 * 24 * 8)
     monkeypatch.setattr(windows, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(bigbird, "NUM_PARTS", 100)
     return switch
 
 
@@ -105,6 +106,16 @@ def attend_tokens(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tenso
     return map_tokens(lambda q, table, state, total: (q + table).sin() @ state * total, (q, table), (state, total))
 
 
+def attend_tokens_in_one(q: Tensor, v: Tensor, weight: Tensor, shared: Tensor) -> Tensor:
+    """The same in one call: both functions read v, only one reads q, and the mask is unused."""
+    return map_tokens(
+        lambda q, v, mask, weight, state, total: (q @ weight).sin() @ state * v + total,
+        (q, v, None),
+        (weight,),
+        sums=lambda q, v, mask, weight: (v.mT @ v.cos() * weight.mean(), v.sum(2, keepdim=True)),
+    )
+
+
 def small_inputs(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
     """q, v, weight and a tensor without a gradient."""
     g = torch.Generator().manual_seed(0)
@@ -114,7 +125,7 @@ def small_inputs(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
     return *tensors, torch.rand(3, 1, generator=g, dtype=torch.float64)
 
 
-functions = pytest.mark.parametrize("function", [attend_heads, attend_tokens])
+functions = pytest.mark.parametrize("function", [attend_heads, attend_tokens, attend_tokens_in_one])
 
 
 def in_turn(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits
-from soft_vit.layers.plain import Linear, device_and_dtype
+from soft_vit.layers.plain import Linear, device_and_dtype, may_read_weight
+from soft_vit.ops.chunked import computes_parts
 from soft_vit.ops.gau import linear_unit, quadratic_unit
 from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least, check_choice
@@ -66,17 +67,31 @@ class GatedAttentionUnit(Attention):
         nn.init.ones_(self.scale)
         nn.init.zeros_(self.offset)
 
-    def attend(self, v: Tensor, z: Tensor, layout: Layout, gate: Tensor | None = None) -> Tensor:
+    def attend(
+        self,
+        v: Tensor,
+        z: Tensor,
+        layout: Layout,
+        gate: Tensor | None = None,
+        z_source: tuple[Tensor, nn.Linear] | None = None,
+    ) -> Tensor:
         """Mix values `[B, N, E]` by z `[B, N, S]`, queries and keys before their copies and activation.
 
         Without a gate, the result is at least fp32. With a gate `[B, N, E]`, it and v are before their activation, and
         the gated result has their dtype. Everything inside is at least fp32.
+
+        z_source: the tokens `[B, N, C]` and the layer that give z. Where chunks are computed in turn, training
+        projects each of them again instead of keeping z and its gradient for all, if the layer is a plain one.
         """
-        weights = self.scale, self.offset
+        weights: list[Tensor] = [self.scale, self.offset]
         if self.form == "quadratic":
             return quadratic_unit(v, z, weights, layout.mask, gate, self.dropout_p)
+        if z_source is not None and torch.is_grad_enabled() and computes_parts(v[:, None]):
+            x, layer = z_source
+            if may_read_weight(layer):
+                z, weights = x, [*weights, *(weight for weight in (layer.weight, layer.bias) if weight is not None)]
         return linear_unit(v, z, weights, layout.mask, gate, self.chunk_size, self.dropout_p)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         gate, v = self.uv(x).chunk(2, dim=-1)
-        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate)))
+        return self.proj_drop(self.proj(self.attend(v, self.z(x), layout, gate, z_source=(x, self.z))))
