@@ -35,12 +35,30 @@ def kernel_gradients(
     num_tokens,
     num_bottleneck,
     tiles,
-    q_strides,
-    b_strides,
-    v_strides,
-    g_strides,
-    gq_strides,
-    gv_strides,
+    q_batch,
+    q_head,
+    q_row,
+    q_column,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
+    v_batch,
+    v_head,
+    v_row,
+    v_column,
+    g_batch,
+    g_head,
+    g_row,
+    g_column,
+    gq_batch,
+    gq_head,
+    gq_row,
+    gq_column,
+    gv_batch,
+    gv_head,
+    gv_row,
+    gv_column,
     partial_problem,
     D: tl.constexpr,
     DV: tl.constexpr,
@@ -67,12 +85,12 @@ def kernel_gradients(
     problem = tl.program_id(0)
     # The last chunk first, as in `kernel_outputs`.
     chunk = tl.num_programs(1) - 1 - tl.program_id(1)
-    q = head_pointer(q, problem, heads, q_strides)
-    v = head_pointer(v, problem, heads, v_strides)
-    grad = head_pointer(grad, problem, heads, g_strides)
-    grad_q = head_pointer(grad_q, problem, heads, gq_strides)
-    grad_v = head_pointer(grad_v, problem, heads, gv_strides)
-    bottleneck = head_pointer(bottleneck, problem, heads, b_strides)
+    q = head_pointer(q, problem, heads, q_batch, q_head)
+    v = head_pointer(v, problem, heads, v_batch, v_head)
+    grad = head_pointer(grad, problem, heads, g_batch, g_head)
+    grad_q = head_pointer(grad_q, problem, heads, gq_batch, gq_head)
+    grad_v = head_pointer(grad_v, problem, heads, gv_batch, gv_head)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
     y += problem.to(tl.int64) * (num_bottleneck * DV)
     grad_z += problem.to(tl.int64) * (num_bottleneck * DV)
     scale += problem.to(tl.int64) * num_bottleneck
@@ -83,11 +101,11 @@ def kernel_gradients(
     V_TERMS: tl.constexpr = 1 if v.dtype.element_ty == tl.bfloat16 else 2
     GRAD_TERMS: tl.constexpr = 1 if grad.dtype.element_ty == tl.bfloat16 else 2
     if BLOCKS == 1:
-        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_strides[2:], D, BLOCK_D)
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         half_landmarks = half_square(landmarks, 1)
         l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
         y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
-        dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, (DV, 1), DV, BLOCK_DV), PRECISION)
+        dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
         l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
         y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
     # Few columns save registers; but without a warp group, ptxas then spills thousands of bytes.
@@ -98,9 +116,9 @@ def kernel_gradients(
         start = (chunk * tiles + tile) * BLOCK_N
         offset = start.to(tl.int64)
         left = tl.multiple_of(num_tokens - start, MULTIPLE)
-        q_tile = load_tile(q + offset * q_strides[2], rows, left, q_strides[2:], D, BLOCK_D, MULTIPLE)
-        v_tile = load_tile(v + offset * v_strides[2], rows, left, v_strides[2:], DV, BLOCK_DV, MULTIPLE)
-        grad_tile = load_tile(grad + offset * g_strides[2], rows, left, g_strides[2:], DV, BLOCK_DV, MULTIPLE)
+        q_tile = load_tile(q + offset * q_row, rows, left, q_row, q_column, D, BLOCK_D, MULTIPLE)
+        v_tile = load_tile(v + offset * v_row, rows, left, v_row, v_column, DV, BLOCK_DV, MULTIPLE)
+        grad_tile = load_tile(grad + offset * g_row, rows, left, g_row, g_column, DV, BLOCK_DV, MULTIPLE)
         half_q = half_square(q_tile, 1)
         q_0, q_1 = two_terms(q_tile, PRECISION)
         v_0, v_1 = two_terms(v_tile, PRECISION)
@@ -110,11 +128,11 @@ def kernel_gradients(
         for block in tl.range(BLOCKS):
             if BLOCKS > 1:
                 slots = block * BLOCK_M + tl.arange(0, BLOCK_M)
-                landmarks = load_tile(bottleneck, slots, num_bottleneck, b_strides[2:], D, BLOCK_D)
+                landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
                 half_landmarks = half_square(landmarks, 1)
                 l_0, l_1, l_2 = three_terms(landmarks, PRECISION)
                 y_0, y_1 = two_terms(load_scaled(y, scale, slots, num_bottleneck, DV, BLOCK_DV, NORMALIZE), PRECISION)
-                dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, (DV, 1), DV, BLOCK_DV), PRECISION)
+                dz_0, dz_1 = two_terms(load_tile(grad_z, slots, num_bottleneck, DV, 1, DV, BLOCK_DV), PRECISION)
                 l_0t, l_1t, l_2t = tl.trans(l_0), tl.trans(l_1), tl.trans(l_2)
                 y_0t, y_1t, dz_0t, dz_1t = tl.trans(y_0), tl.trans(y_1), tl.trans(dz_0), tl.trans(dz_1)
             zeros = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -126,7 +144,7 @@ def kernel_gradients(
                 if BLOCKS == 1:
                     # Stored early to free registers.
                     store_tile(
-                        grad_v + offset * gv_strides[2], grad_v_tile, rows, left, gv_strides[2:], DV, BLOCK_DV, MULTIPLE
+                        grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE
                     )
             s = dot(g_0, g_1, g_1, GRAD_TERMS, y_0t, y_1t, y_1t, 2, zeros, PRECISION)
             s = dot(v_0, v_1, v_1, V_TERMS, dz_0t, dz_1t, dz_1t, 2, s, PRECISION)
@@ -145,13 +163,11 @@ def kernel_gradients(
                 )
         if OF_TOKENS:
             if BLOCKS > 1:
-                store_tile(
-                    grad_v + offset * gv_strides[2], grad_v_tile, rows, left, gv_strides[2:], DV, BLOCK_DV, MULTIPLE
-                )
-            store_tile(grad_q + offset * gq_strides[2], grad_q_tile, rows, left, gq_strides[2:], D, BLOCK_D, MULTIPLE)
+                store_tile(grad_v + offset * gv_row, grad_v_tile, rows, left, gv_row, gv_column, DV, BLOCK_DV, MULTIPLE)
+            store_tile(grad_q + offset * gq_row, grad_q_tile, rows, left, gq_row, gq_column, D, BLOCK_D, MULTIPLE)
     if OF_BOTTLENECK:
         # Loaded again to save registers.
-        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_strides[2:], D, BLOCK_D)
+        landmarks = load_tile(bottleneck, slots, num_bottleneck, b_row, b_column, D, BLOCK_D)
         grad_landmarks -= landmarks.to(tl.float32) * equal_columns(weights, BLOCK_D)
         partial += problem.to(tl.int64) * partial_problem + chunk * (num_bottleneck * D)
-        store_tile(partial, grad_landmarks, slots, num_bottleneck, (D, 1), D, BLOCK_D)
+        store_tile(partial, grad_landmarks, slots, num_bottleneck, D, 1, D, BLOCK_D)

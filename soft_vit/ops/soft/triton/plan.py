@@ -33,7 +33,7 @@ class Launch:
     Triton takes longer to bind 40 arguments than a GPU takes to compute a small case.
     """
 
-    def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple, **options: Any) -> None:
+    def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple, options: dict[str, Any]) -> None:
         self.kernel = kernel
         self.grid = grid
         self.numbers = numbers
@@ -117,12 +117,14 @@ def plan_forward(
     outputs = Launch(
         kernel_outputs,
         (problems, tiling.chunks, 1),
-        (q.shape[1], q.shape[2], size, tiling.tiles, q.strides, bottleneck.strides, added.strides, x.strides),
-        NORMALIZE=options.normalize,
-        HAS_RESIDUAL=residual is not None,
-        BLOCKS=tiling.blocks,
-        MULTIPLE=multiple_of(q, added, x),
-        **tiling.options(),
+        (q.shape[1], q.shape[2], size, tiling.tiles, *q.strides, *bottleneck.strides, *added.strides, *x.strides),
+        dict(
+            NORMALIZE=options.normalize,
+            HAS_RESIDUAL=residual is not None,
+            BLOCKS=tiling.blocks,
+            MULTIPLE=multiple_of(q, added, x),
+            **tiling.options(),
+        ),
     )
     if size > MAX_ON_CHIP:
         return ForwardPlan(partial, (0,), (0,), y, (0,), None, plan_sums(q, bottleneck, v), None, outputs)
@@ -130,11 +132,13 @@ def plan_forward(
         solve_forward,
         (problems, 1, 1),
         (size, tiling.chunks),
-        INVERSE=options.inverse,
-        NORMALIZE=options.normalize,
-        DV=columns,
-        BLOCK_DV=padded_tile_size(columns),
-        **solve_options(size, columns, tiling.precision),
+        dict(
+            INVERSE=options.inverse,
+            NORMALIZE=options.normalize,
+            DV=columns,
+            BLOCK_DV=padded_tile_size(columns),
+            **solve_options(size, columns, tiling.precision),
+        ),
     )
     w = (problems, size, size)
     scale, z = ((problems, size), y) if options.normalize else ((0,), (0,))
@@ -143,10 +147,10 @@ def plan_forward(
         step_size = Launch(
             image_step_size,
             (q.shape[0], 1, 1),
-            (q.shape[1], size, options.ridge, bottleneck.strides),
-            D=q.shape[3],
-            BLOCK_D=padded_tile_size(q.shape[3]),
-            **solve_options(size, q.shape[3], tiling.precision),
+            (q.shape[1], size, options.ridge, *bottleneck.strides),
+            dict(
+                D=q.shape[3], BLOCK_D=padded_tile_size(q.shape[3]), **solve_options(size, q.shape[3], tiling.precision)
+            ),
         )
     sums = plan_sums(q, bottleneck, v, options)
     return ForwardPlan(partial, w, scale, y, z, step_size, sums, solve, outputs)
@@ -161,13 +165,15 @@ def plan_sums(q: Form, bottleneck: Form, v: Form, options: InverseOptions | None
     return Launch(
         kernel_sums,
         (q.shape[0] * q.shape[1], tiling.chunks + (options is not None), tiling.blocks),
-        (*sizes, q.strides, bottleneck.strides, v.strides),
-        INVERSE="none" if options is None else options.inverse,
-        START="rowsum" if options is None else options.newton_start,
-        NORMALIZE=options is not None and options.normalize,
-        BLOCK_A=padded_tile_size(size),
-        MULTIPLE=multiple_of(q, v),
-        **tiling.options(newton=with_newton),
+        (*sizes, *q.strides, *bottleneck.strides, *v.strides),
+        dict(
+            INVERSE="none" if options is None else options.inverse,
+            START="rowsum" if options is None else options.newton_start,
+            NORMALIZE=options is not None and options.normalize,
+            BLOCK_A=padded_tile_size(size),
+            MULTIPLE=multiple_of(q, v),
+            **tiling.options(newton=with_newton),
+        ),
     )
 
 
@@ -205,18 +211,20 @@ def plan_backward(
     problem_stride = math.prod(parts[1:])
     grad_q = Form(q.shape, strides_of(q.shape, q_layout), q.dtype)
     grad_v = Form(v.shape, strides_of(v.shape, v_layout), v.dtype)
-    strides = (q.strides, bottleneck.strides, v.strides, grad.strides, grad_q.strides, grad_v.strides)
+    strides = (*q.strides, *bottleneck.strides, *v.strides, *grad.strides, *grad_q.strides, *grad_v.strides)
     gradients = [
         Launch(
             kernel_gradients,
             (problems, tiling.chunks, 1 if of_tokens else tiling.blocks),
             (q.shape[1], q.shape[2], size, tiling.tiles, *strides, problem_stride),
-            NORMALIZE=normalize,
-            OF_TOKENS=of_tokens,
-            OF_BOTTLENECK=of_bottleneck,
-            BLOCKS=tiling.blocks if of_tokens else 1,
-            MULTIPLE=multiple_of(q, v, grad, grad_q, grad_v),
-            **tiling.options(),
+            dict(
+                NORMALIZE=normalize,
+                OF_TOKENS=of_tokens,
+                OF_BOTTLENECK=of_bottleneck,
+                BLOCKS=tiling.blocks if of_tokens else 1,
+                MULTIPLE=multiple_of(q, v, grad, grad_q, grad_v),
+                **tiling.options(),
+            ),
         )
         for of_tokens, of_bottleneck in (((True, True),) if tiling.blocks == 1 else ((True, False), (False, True)))
     ]
@@ -225,11 +233,13 @@ def plan_backward(
         solve = Launch(
             solve_backward,
             (problems, 1, 1),
-            (q.shape[1], size, sums_tiling.chunks, bottleneck.strides, problem_stride),
-            INVERSE=inverse,
-            NORMALIZE=normalize,
-            **widths(d, dv),
-            **solve_options(size, max(d, dv), tiling.precision),
+            (q.shape[1], size, sums_tiling.chunks, *bottleneck.strides, problem_stride),
+            dict(
+                INVERSE=inverse,
+                NORMALIZE=normalize,
+                **widths(d, dv),
+                **solve_options(size, max(d, dv), tiling.precision),
+            ),
         )
     partial = (problems, sums_tiling.chunks, size, dv)
     return BackwardPlan(partial, parts, plan_sums(q, bottleneck, grad), solve, tuple(gradients))

@@ -76,7 +76,7 @@ def chunk_total(partial, chunks, size, BLOCK_M: tl.constexpr, COLUMNS: tl.conste
     total = tl.zeros((BLOCK_M, BLOCK_COLUMNS), tl.float32)
     # Several loads at a time: a single one would wait for memory in every iteration.
     for chunk in tl.range(chunks, num_stages=4):
-        total += load_tile(partial + chunk * size * COLUMNS, slots, size, (COLUMNS, 1), COLUMNS, BLOCK_COLUMNS)
+        total += load_tile(partial + chunk * size * COLUMNS, slots, size, COLUMNS, 1, COLUMNS, BLOCK_COLUMNS)
     return total
 
 
@@ -87,7 +87,10 @@ def image_step_size(
     heads,
     size,
     ridge,
-    b_strides,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
     D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -98,18 +101,18 @@ def image_step_size(
     `keep_modes` adds the safeguard of each matrix.
     """
     image = tl.program_id(0).to(tl.int64)
-    bottleneck += image * b_strides[0]
+    bottleneck += image * b_batch
     slots = tl.arange(0, BLOCK_M)
     largest = 0.0
     for head in range(heads):
-        tokens = load_tile(bottleneck + head * b_strides[1], slots, size, b_strides[2:], D, BLOCK_D).to(tl.float32)
+        tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
         a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
         largest = tl.maximum(largest, tl.max(tl.sum(a, 1), 0), propagate_nan=tl.PropagateNan.ALL)
     halvings = tl.arange(0, 16)
     candidates = 2.0 / (largest * largest) * tl.exp2(-tl.minimum(halvings, MAX_HALVINGS).to(tl.float32))
     residual = tl.zeros((16,), tl.float32)
     for head in range(heads):
-        tokens = load_tile(bottleneck + head * b_strides[1], slots, size, b_strides[2:], D, BLOCK_D).to(tl.float32)
+        tokens = load_tile(bottleneck + head * b_head, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
         a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
         p = with_ridge(a, ridge, size, BLOCK_M)
         scaled_diagonal = candidates[:, None] * tl.sum(p * p, 0)[None, :]
@@ -132,7 +135,8 @@ def invert(
     size,
     iters,
     ridge,
-    b_strides,
+    b_row,
+    b_column,
     INVERSE: tl.constexpr,
     START: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -146,7 +150,7 @@ def invert(
     step_size: pointer to the step size of its image, for START `guarded_image`.
     """
     slots = tl.arange(0, BLOCK_M)
-    tokens = load_tile(bottleneck, slots, size, b_strides[2:], D, BLOCK_D).to(tl.float32)
+    tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
     a = self_gaussian(tokens, size, BLOCK_M, PRECISION)
     if NORMALIZE:
         factor = 1.0 / tl.sqrt_rn(tl.where(slots < size, tl.sum(a, 1), 1.0))
@@ -202,9 +206,9 @@ def solve_forward(
     rhs = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
     if NORMALIZE:
         rhs *= tl.load(scale + problem * size + slots, mask=slots < size, other=1.0)[:, None]
-        store_tile(z + problem * size * DV, rhs, slots, size, (DV, 1), DV, BLOCK_DV)
+        store_tile(z + problem * size * DV, rhs, slots, size, DV, 1, DV, BLOCK_DV)
     solution = apply_inverse(w + problem * size * size, rhs, size, INVERSE, BLOCK_M, PRECISION)
-    store_tile(y + problem * size * DV, solution, slots, size, (DV, 1), DV, BLOCK_DV)
+    store_tile(y + problem * size * DV, solution, slots, size, DV, 1, DV, BLOCK_DV)
 
 
 @triton.jit
@@ -220,7 +224,10 @@ def solve_backward(
     heads,
     size,
     chunks,
-    b_strides,
+    b_batch,
+    b_head,
+    b_row,
+    b_column,
     grad_tokens_problem,
     INVERSE: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -236,11 +243,11 @@ def solve_backward(
     `dA = -(W dy') y'^T` with `y' = y / s`: Newton's closed form, and exact for Cholesky. The diagonal of A is constant.
     """
     problem = tl.program_id(0)
-    bottleneck = head_pointer(bottleneck, problem, heads, b_strides)
+    bottleneck = head_pointer(bottleneck, problem, heads, b_batch, b_head)
     problem = problem.to(tl.int64)
     slots = tl.arange(0, BLOCK_M)
-    tokens = load_tile(bottleneck, slots, size, b_strides[2:], D, BLOCK_D).to(tl.float32)
-    solution = load_tile(y + problem * size * DV, slots, size, (DV, 1), DV, BLOCK_DV)
+    tokens = load_tile(bottleneck, slots, size, b_row, b_column, D, BLOCK_D).to(tl.float32)
+    solution = load_tile(y + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
     grad_scaled = chunk_total(partial + problem * chunks * size * DV, chunks, size, BLOCK_M, DV, BLOCK_DV)
     grad_y = grad_scaled
     if NORMALIZE:
@@ -251,13 +258,13 @@ def solve_backward(
     grad_sums = grad_rhs
     if NORMALIZE:
         # s scales z and y. z is stored as s z, so its term is divided by s; ds / drowsum = -s^3 / 2.
-        rhs = load_tile(z + problem * size * DV, slots, size, (DV, 1), DV, BLOCK_DV)
+        rhs = load_tile(z + problem * size * DV, slots, size, DV, 1, DV, BLOCK_DV)
         grad_factor = tl.sum(grad_scaled * solution, 1) + tl.sum(grad_rhs * rhs, 1) / factor
         grad_a -= (0.5 * grad_factor * factor * factor * factor)[:, None]
         grad_sums = grad_rhs * factor[:, None]
-    store_tile(grad_z + problem * size * DV, grad_sums, slots, size, (DV, 1), DV, BLOCK_DV)
+    store_tile(grad_z + problem * size * DV, grad_sums, slots, size, DV, 1, DV, BLOCK_DV)
     weight = tl.where(slots[:, None] == slots[None, :], 0.0, grad_a * self_gaussian(tokens, size, BLOCK_M, PRECISION))
     # Each token is a row and a column of A.
     weight += tl.trans(weight)
     grad = product(weight, tokens, PRECISION) - tokens * tl.sum(weight, 1)[:, None]
-    store_tile(grad_tokens + problem * grad_tokens_problem, grad, slots, size, (D, 1), D, BLOCK_D)
+    store_tile(grad_tokens + problem * grad_tokens_problem, grad, slots, size, D, 1, D, BLOCK_D)

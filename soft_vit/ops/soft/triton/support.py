@@ -89,7 +89,9 @@ def _gpu_unavailable_reason(wide_heads: bool) -> str | None:
         properties: Any = torch.cuda.get_device_properties(index)
         if properties.major < 8:
             return f"requires a GPU of compute capability 8.0 or later, got {properties.major}.{properties.minor}"
-        if wide_heads and properties.shared_memory_per_block_optin < SHARED_MEMORY_OF_WIDE_HEADS:
+        # Missing in older releases of PyTorch.
+        shared_memory = getattr(properties, "shared_memory_per_block_optin", 0)
+        if wide_heads and shared_memory < SHARED_MEMORY_OF_WIDE_HEADS:
             return "requires a GPU with 160 KiB of shared memory per program for heads of more than 32 channels"
     compilers = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file() or os.environ.get("CPATH")

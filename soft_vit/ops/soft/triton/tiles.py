@@ -59,14 +59,21 @@ def column_offsets(stride_column, BLOCK_COLUMNS: tl.constexpr, MULTIPLE: tl.cons
 
 @triton.jit
 def load_tile(
-    pointer, rows, num_rows, strides, COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, MULTIPLE: tl.constexpr = 1
+    pointer,
+    rows,
+    num_rows,
+    stride_row,
+    stride_column,
+    COLUMNS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    MULTIPLE: tl.constexpr = 1,
 ):
     """Load rows of a matrix `[num_rows, COLUMNS]`, zero outside of it.
 
-    strides: of rows and columns. MULTIPLE: as in `column_offsets`; the caller declares that it divides num_rows.
+    MULTIPLE: as in `column_offsets`; the caller declares that it divides num_rows.
     """
     columns = tl.arange(0, BLOCK_COLUMNS)
-    pointers = pointer + rows[:, None] * strides[0] + column_offsets(strides[1], BLOCK_COLUMNS, MULTIPLE)
+    pointers = pointer + rows[:, None] * stride_row + column_offsets(stride_column, BLOCK_COLUMNS, MULTIPLE)
     return tl.load(pointers, mask=(rows[:, None] < num_rows) & (columns[None, :] < COLUMNS), other=0.0)
 
 
@@ -75,7 +82,7 @@ def load_scaled(
     pointer, scale, rows, num_rows, COLUMNS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, SCALED: tl.constexpr
 ):
     """Load rows of a contiguous fp32 matrix `[num_rows, COLUMNS]`, each multiplied by its scale if SCALED."""
-    tile = load_tile(pointer, rows, num_rows, (COLUMNS, 1), COLUMNS, BLOCK_COLUMNS)
+    tile = load_tile(pointer, rows, num_rows, COLUMNS, 1, COLUMNS, BLOCK_COLUMNS)
     if SCALED:
         tile *= tl.load(scale + rows, mask=rows < num_rows, other=0.0)[:, None]
     return tile
@@ -87,14 +94,15 @@ def store_tile(
     tile,
     rows,
     num_rows,
-    strides,
+    stride_row,
+    stride_column,
     COLUMNS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
     MULTIPLE: tl.constexpr = 1,
 ):
-    """Store an fp32 tile in the dtype of the pointer. strides, MULTIPLE: as in `load_tile`."""
+    """Store an fp32 tile in the dtype of the pointer. MULTIPLE: as in `load_tile`."""
     columns = tl.arange(0, BLOCK_COLUMNS)
-    pointers = pointer + rows[:, None] * strides[0] + column_offsets(strides[1], BLOCK_COLUMNS, MULTIPLE)
+    pointers = pointer + rows[:, None] * stride_row + column_offsets(stride_column, BLOCK_COLUMNS, MULTIPLE)
     if pointer.dtype.element_ty == tl.bfloat16:
         tile = to_bf16(tile)
     else:
@@ -103,14 +111,11 @@ def store_tile(
 
 
 @triton.jit
-def head_pointer(pointer, problem, heads, strides):
-    """Return the start of the matrix of one of B x H problems, in 64 bits: tensors may exceed 2^31 elements.
-
-    strides: of images and heads, and perhaps further ones.
-    """
+def head_pointer(pointer, problem, heads, stride_batch, stride_head):
+    """Return the start of the matrix of one of B x H problems, in 64 bits: tensors may exceed 2^31 elements."""
     batch = (problem // heads).to(tl.int64)
     head = (problem % heads).to(tl.int64)
-    return pointer + batch * strides[0] + head * strides[1]
+    return pointer + batch * stride_batch + head * stride_head
 
 
 @triton.jit

@@ -11,7 +11,6 @@ in registers, so their tiles are smaller.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -37,22 +36,34 @@ NEWTON_REGISTERS = {4: 168, 8: 128}
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a pass over N is cut: `chunks` programs a problem and block, each of `tiles` tiles of tokens.
+    """How a pass over N is cut: `chunks` programs a problem and block, each of `tiles` tiles of `block_n` tokens."""
 
-    constants: constants and options of a launch.
-    """
-
+    d: int
+    dv: int
+    precision: str
+    block_n: int
+    block_m: int
     tiles: int
     chunks: int
     blocks: int
-    precision: str
-    constants: dict[str, Any]
+    warps: int
+    stages: int
 
-    def options(self, newton: bool = False) -> dict[str, Any]:
+    def options(self, newton: bool = False) -> dict[str, int | str]:
         """Return constants and options of a launch. newton: whether it also runs Newton's iteration."""
-        if not newton or max(self.constants["D"], self.constants["DV"]) > (NARROW if self.precision == "ieee" else 64):
-            return self.constants
-        return {**self.constants, "maxnreg": NEWTON_REGISTERS[self.constants["num_warps"]]}
+        options: dict[str, int | str] = {
+            **widths(self.d, self.dv),
+            "PRECISION": self.precision,
+            "BLOCK_N": self.block_n,
+            "BLOCK_M": self.block_m,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+            # The default differs between releases of Triton.
+            "enable_fp_fusion": True,
+        }
+        if newton and max(self.d, self.dv) <= (NARROW if self.precision == "ieee" else 64):
+            options["maxnreg"] = NEWTON_REGISTERS[self.warps]
+        return options
 
 
 @lru_cache(maxsize=1024)
@@ -78,17 +89,7 @@ def pass_tiling(
     chunk = min(max(CHUNK, num_heads * num_tokens // MAX_PROGRAMS), MAX_CHUNK)
     tiles_a_chunk = -(-tiles // -(-num_tokens // chunk))
     chunks = -(-tiles // tiles_a_chunk)
-    constants = {
-        **widths(d, dv),
-        "PRECISION": precision,
-        "BLOCK_N": block_n,
-        "BLOCK_M": block_m,
-        "num_warps": warps,
-        "num_stages": stages,
-        # The default differs between releases of Triton.
-        "enable_fp_fusion": True,
-    }
-    return Tiling(tiles_a_chunk, chunks, blocks, precision, constants)
+    return Tiling(d, dv, precision, block_n, block_m, tiles_a_chunk, chunks, blocks, warps, stages)
 
 
 def padded_tile_size(size: int) -> int:

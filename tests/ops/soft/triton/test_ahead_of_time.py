@@ -38,12 +38,6 @@ def compiled(kernel, dtypes: dict, constants: dict, unit_strides: set, options: 
         if parameter.is_constexpr or name in unit_strides:
             signature[name] = "constexpr"
             constexprs[name] = 1 if name in unit_strides else constants[name]
-        elif name.endswith("_strides"):
-            strides = [name.replace("strides", axis) for axis in ("batch", "head", "row", "column")]
-            signature[name] = tuple("constexpr" if stride in unit_strides else "i32" for stride in strides)
-            constexprs |= {(index, i): 1 for i, stride in enumerate(strides) if stride in unit_strides}
-            rest = [i for i, stride in enumerate(strides) if stride not in unit_strides and stride.endswith(aligned)]
-            attributes |= {(index, i): [["tt.divisibility", 16]] for i in rest}
         elif name in dtypes:
             signature[name] = NAMES[dtypes[name]]
             attributes[(index,)] = [["tt.divisibility", 16]]
