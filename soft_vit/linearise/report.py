@@ -127,7 +127,7 @@ def _text(run: Linearisation, rows: list[list[Any]], cost: Cost, command: str, c
     what |= {"blocks": len(run.blocks or ()), "all_blocks": len(run.teacher.layers), "compared": min(COMPARED, count)}
     what |= {"time": crossover(cost, 0), "memory": crossover(cost, 1), "ends": _early_ends(run), "softmax": softmax}
     machine = machine_description(next(run.teacher.parameters()).device)
-    return TEMPLATE.read_text().format(**tables, **what, command=command, machine=machine)
+    return TEMPLATE.read_text(encoding="utf-8").format(**tables, **what, command=command, machine=machine)
 
 
 def _early_ends(run: Linearisation) -> str:

@@ -126,7 +126,7 @@ def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command:
     }
     masks = {"ratio": 100 * model.mask_ratio, "side": model.mask_patch, "height": size[0], "width": size[1]}
     loss = {"loss": sum(losses) / len(samples), "samples": len(samples), "last_loss": run["loss"][2][-1]}
-    text = TEMPLATE.read_text().format(**facts, **masks, **loss, first=first, folder=folder)
+    text = TEMPLATE.read_text(encoding="utf-8").format(**facts, **masks, **loss, first=first, folder=folder)
     write_atomically(folder / "report.md", text.encode())
 
 
