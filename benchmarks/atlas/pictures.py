@@ -55,7 +55,8 @@ def plot_groups(rows: Sequence[AttentionRow], quantity: str, head_dim: int, path
     flat = [amount for kind, points in curves.items() if kind not in GROUPS["all pairs"] for _, amount in points]
     # Empty for a mode that was not measured.
     if flat:
-        axes.set_ylim(top=1.5 * max(flat))
+        # Legends lie above the curves.
+        axes.set_ylim(top=4 * max(flat))
     axes.set_xticks(tokens, [f"{count}" for count in tokens], fontsize=8)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda amount, _: f"{amount:g}"))
