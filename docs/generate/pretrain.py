@@ -7,7 +7,7 @@ from docs.generate.real import Results, measured
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
 from studies.figures import over_seeds
-from studies.real.pretrain import LABELS, SETTINGS
+from studies.real.pretrain import LABELS, LONG_STEPS, SETTINGS, STEPS
 
 COLOURS = {"tuned": ("#0969da", "#4493f8"), "short": ("#8250df", "#ab7df8"), "scratch": ("#bc4c00", "#f0883e")}
 WORDS = ("pre-trained", "from scratch, steps with labels", "from scratch, all steps")
@@ -15,11 +15,15 @@ LEFT, TOP, WIDE, HIGH = 60, 60, 220, 200
 TITLES = {"fashion": "Fashion-MNIST", "cells": "Solar cells"}
 
 
-def _groups(results: Results) -> dict[tuple[str, str, str], dict[str, list[float]]]:
-    """Return the accuracies over seeds of all beginnings, by data set, model and labels."""
+def _groups(results: Results, steps: tuple[int, int] = STEPS) -> dict[tuple[str, str, str], dict[str, list[float]]]:
+    """Return the accuracies over seeds of all beginnings, by data set, model and labels.
+
+    steps: those without labels and with them.
+    """
     groups: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for result in results.values():
-        if result["begin"] in COLOURS:
+        # Labels alone take the same steps, however many there are without them.
+        if result["begin"] == "short" or (result["begin"] in COLOURS and tuple(result["steps"]) == steps):
             groups[result["data"], result["model"], result["labels"]][result["begin"]].append(result["accuracy"])
     whole = {key: both for key, both in groups.items() if len(both) == len(COLOURS)}
     return dict(sorted(whole.items(), key=lambda pair: (*pair[0][:2], list(LABELS).index(pair[0][2]))))
@@ -29,14 +33,15 @@ def pretrain_tables(results: Results) -> str:
     """Return the tables by data set and by attention type, in Markdown."""
     accuracies = [f"{words} %" for words in WORDS]
     rows = [
-        [TITLES[data], f"`{model}`", labels, *(over_seeds(both[begin]) for begin in COLOURS)]
-        for (data, model, labels), both in _groups(results).items()
+        [TITLES[data], f"`{model}`", steps[0], labels, *(over_seeds(both[begin]) for begin in COLOURS)]
+        for steps in (STEPS, LONG_STEPS)
+        for (data, model, labels), both in _groups(results, steps).items()
     ]
     gym = sorted((r for r in results.values() if r["begin"] == "gym"), key=lambda r: r["loss"])
     cells = [[f"`{r['model']}`", f"{r['loss']:.3f}", *(f"{r[begin]:.1f}" for begin in COLOURS)] for r in gym]
     steps = "{} steps without labels and {}".format(*gym[0]["steps"])
     about = f"Each type in one pyramid on Fashion-MNIST, one seed: {steps} with 1,000 labels."
-    parts = [markdown_table(["images", "model", "labels", *accuracies], rows)]
+    parts = [markdown_table(["images", "model", "steps without labels", "labels", *accuracies], rows)]
     parts += [f"### Which attentions learn so\n{about}"]
     parts += [markdown_table(["model", "loss on masked images", *accuracies], cells)]
     return "\n\n".join([*parts, f"{measured(results.values())}.\n"])

@@ -2,7 +2,8 @@
 
 A run is `DATA_MODEL_BEGIN_LABELS_SEED`. `pretrain` has no labels, `tuned` begins with its weights, `short` does not,
 and `scratch` takes the steps of both with labels. `averaged` is `tuned` after predicting features of the running
-average instead of pixels. `gym_TYPE_SEED` does all of it in fewer steps, for each attention type in one pyramid.
+average instead of pixels. `_long` at the end is more steps without labels, or as many more with them. `gym_TYPE_SEED`
+does all of it in fewer steps, for each attention type in one pyramid.
 """
 
 from itertools import product
@@ -31,18 +32,19 @@ SETTINGS = {"fashion": (56, 8), "cells": (64, 16)}
 LABELS: dict[str, int | None] = {"100": 100, "1000": 1000, "all": None}
 BATCH, RATE, DECAY, LAYER_DECAY, SHIFT = 64, 1e-3, 0.05, 0.9, 0.08
 MOMENTUM = 0.99
-STEPS, GYM_STEPS = (600, 200), (240, 80)
+STEPS, LONG_STEPS, GYM_STEPS = (600, 200), (2400, 200), (240, 80)
 """Without labels, and with them."""
 
 
 class Trial(NamedTuple):
-    """A run with labels, of `pretrain`, or of the gym: see this file for begin."""
+    """A run with labels, of `pretrain`, or of the gym: see this file for begin, and for steps."""
 
     data: str
     model: str
     begin: str
     seed: int
     labels: str = "all"
+    steps: tuple[int, int] = STEPS
 
 
 BEGINNINGS = [("pretrain", "all"), *product(("tuned", "short", "scratch", "averaged"), LABELS)]
@@ -51,7 +53,14 @@ PRETRAIN_RUNS = {
     for seed, model, data, (begin, labels) in product(SEEDS, PRETRAINED, SETTINGS, BEGINNINGS)
     if begin != "averaged" or model == PRETRAINED[0]
 }
-PRETRAIN_RUNS |= {f"gym_{kind}_0": Trial("fashion", model_name(kind, "pico"), "gym", 0, "1000") for kind in ATTENTIONS}
+PRETRAIN_RUNS |= {
+    f"{name}_long": trial._replace(steps=LONG_STEPS)
+    for name, trial in PRETRAIN_RUNS.items()
+    if trial.model == PRETRAINED[0] and trial.seed == 0 and trial.begin in ("tuned", "scratch")
+}
+PRETRAIN_RUNS |= {
+    f"gym_{kind}_0": Trial("fashion", model_name(kind, "pico"), "gym", 0, "1000", GYM_STEPS) for kind in ATTENTIONS
+}
 
 
 def pictures(root: Path, data: str, test: bool) -> tuple[Tensor, Tensor]:
@@ -140,8 +149,8 @@ def learn_masked(name: str, root: Path) -> dict[str, Any]:
     """Do a run of this study; return its loss without labels, and its accuracy with them."""
     trial = PRETRAIN_RUNS[name]
     is_gym = trial.begin == "gym"
-    first, second = GYM_STEPS if is_gym else STEPS
-    found: dict[str, Any] = {**trial._asdict(), "steps": [first, second], "batch": BATCH}
+    first, second = trial.steps
+    found: dict[str, Any] = {**trial._asdict(), "batch": BATCH}
     if trial.begin in ("pretrain", "tuned", "averaged", "gym"):
         model, found["loss"] = without_labels(trial, root, first)
     labelled = {"tuned": second, "averaged": second, "short": second, "scratch": first + second}

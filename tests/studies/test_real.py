@@ -163,8 +163,9 @@ def test_a_run_by_a_config_continues_in_its_folder(root: Path, monkeypatch) -> N
 
 def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
     """What is learned without labels is learned once, and runs that begin with it find it."""
-    for name, value in dict(STEPS=(2, 1), GYM_STEPS=(1, 1), BATCH=2).items():
-        monkeypatch.setattr(pretrain, name, value)
+    monkeypatch.setattr(pretrain, "BATCH", 2)
+    few = {name: trial._replace(steps=(2, 1)) for name, trial in pretrain.PRETRAIN_RUNS.items()}
+    monkeypatch.setattr(pretrain, "PRETRAIN_RUNS", few)
     for data, counts, classes in (("fashion", (5, 3), 5), ("cells", (36, 12), 4)):
         (images, labels), (tests, _) = (pretrain.pictures(root, data, test) for test in (False, True))
         assert (len(images), len(tests), labels.unique().tolist()) == (*counts, list(range(classes)))
