@@ -47,23 +47,29 @@ def teacher_table(results: Results) -> str:
 
 
 def students_table(results: Results) -> str:
-    """Return a row for each student, the best first."""
-    rows = []
-    for name, result in results.items():
+    """Return a row for each student, the best first, with the ranges over its seeds."""
+    rows, seeds = [], defaultdict(list)
+    for name in results:
+        seeds[name.partition("_seed")[0]].append(name)
+    for name, names in seeds.items():
+        result = results[name]
         student, history = result["student"], result["history"]
-        size, found = next(iter(result["judged"].items()))
+        judged = [next(iter(results[each]["judged"].values())) for each in names]
         learned, steps, after = student["intermediates"], student["steps"], student.get("after")
         if after:
             steps = [results[after]["student"]["steps"][0], *steps[1:]]
         phases = [history.get(f"phase {i}", {}) for i in (1, 2, 3)]
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
-        cells = [size, f"`{student['kind']}`", softmax, "varied" if student.get("vary") else "plain"]
+        crops = "varied" if student.get("vary") else "plain"
+        crops += f", of one picture in {student['part']}" if student.get("part", 1) > 1 else ""
+        cells = ["/".join(map(str, student["sizes"])), f"`{student['kind']}`", softmax, crops]
         cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
         cells.append("every" if len(learned) == BLOCKS - 1 else ", ".join(map(str, learned)) or "none")
         cells.append(" ".join(str(phase["step"]) for phase in phases if "step" in phase))
-        cells += [f"{found[key]:.3f}" for key in ("cosine", "agreement", "overlap")]
-        rows.append((found["cosine"], [*cells, f"{_total_minutes(name, results):.1f}"]))
+        cells += [over_seeds([each[key] for each in judged], 3) for key in ("cosine", "agreement", "overlap")]
+        minutes = over_seeds([_total_minutes(each, results) for each in names])
+        rows.append((fmean(each["cosine"] for each in judged), [*cells, minutes]))
     header = ["pixels", "kind", "softmax in", "crops", "match", "steps", "last rate", "blocks learned too", "kept step"]
     header += ["cosine", "agreement", "overlap", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])

@@ -33,8 +33,9 @@ class Student(NamedTuple):
     """A student: its kind with options, as `parse_kind` reads it, and its plan.
 
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
-    of `Plan`. also: sides in pixels at which it is judged too. probed: whether a probe reads its features.
-    vary: of `UnlabelledImages`.
+    of `Plan`; phases are checked, and students judged, at the second one. also: sides in pixels at which it is judged
+    too. probed: whether a probe reads its features. vary: of `UnlabelledImages`. part: it learns from one picture in so
+    many.
     """
 
     kind: str = "linear"
@@ -48,6 +49,7 @@ class Student(NamedTuple):
     probed: bool = False
     batch_size: int = 16
     vary: bool = False
+    part: int = 1
     match: Match = "outputs"
     seed: int = 0
 
@@ -88,6 +90,16 @@ STUDENTS |= {
     "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
 }
+# What more pictures would bring: the same steps on all of them, on half and on a quarter.
+STUDENTS |= {
+    "hedgehog_450_half": Student("hedgehog", (450, 0, 0), vary=True, part=2),
+    "hedgehog_450_quarter": Student("hedgehog", (450, 0, 0), vary=True, part=4),
+    "hedgehog_1050_varied": second("hedgehog_450_varied", 600, 3e-5, EVERY, vary=True),
+}
+STUDENTS |= {
+    f"hedgehog_1050_{name}": second(f"hedgehog_450_{name}", 600, 3e-5, EVERY, vary=True, part=part)
+    for name, part in (("half", 2), ("quarter", 4))
+}
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
@@ -95,6 +107,7 @@ STUDENTS |= {
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
     "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
+    "hedgehog_448_varied": second("hedgehog_450_varied", (1200, 500), **FULL | {"sizes": (112, 224, 448)}, vary=True),
 }
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
@@ -106,6 +119,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     pictures = UnlabelledImages(
         write_photographs(root) / "train", teacher.mean, teacher.std, student.seed, student.vary
     )
+    pictures.entries = pictures.entries[:: student.part]
     how: Any = dict(lr=student.lr, intermediates=student.intermediates, match=student.match, seed=student.seed)
     plan = Plan(student.steps, student.sizes, student.batch_size, **how)
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
@@ -118,7 +132,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
         steps = range(first + start, first + run.plan.ends[2])
         return pictures.batches(lambda step: run.plan.images(step - first), steps)
 
-    size = max(student.sizes)
+    size = student.sizes[:2][-1]
     run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
     run.student.eval()
     sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
