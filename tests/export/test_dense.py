@@ -106,7 +106,7 @@ def test_file(make, format, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [retinanet, upernet])
+@pytest.mark.parametrize("make", [retinanet, segmentor, upernet])
 def test_any_size(make, tmp_path):
     pytest.importorskip("onnxruntime")
     module = dense_module(make())
