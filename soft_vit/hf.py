@@ -150,8 +150,7 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
 
     swapped: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
-    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}
-    if problems:
+    if problems := {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}:
         raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
     model.__class__ = cls
     _save_own_names(model)

@@ -196,8 +196,7 @@ def path_below(root: Path, name: str) -> Path:
 
 def require_storage(root: Path, name: str) -> Storage:
     """Return the storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
-    storage = open_storage(root / name)
-    if storage is None:
+    if (storage := open_storage(root / name)) is None:
         raise FileNotFoundError(f"{root} must have a folder {name}, {name}.tar or {name}.zip.")
     return storage
 

@@ -66,8 +66,7 @@ class TimmFeatures(nn.Module):
         if out_indices is None:
             info = likeness.feature_info
             strides = dict(zip(info.out_indices, info.reduction(), strict=True))
-            out_indices = [index for index, stride in strides.items() if stride >= min_stride]
-            if not out_indices:
+            if not (out_indices := [index for index, stride in strides.items() if stride >= min_stride]):
                 raise ValueError(f"{model_name} needs maps of stride {min_stride} or more, got {[*strides.values()]}.")
         # timm returns the maps in the order of the stages, each once.
         indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))

@@ -164,8 +164,7 @@ def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify:
 
 def check_task(cfg: Config) -> None:
     """Raise ValueError if the parts of a classifier's config differ in whether images have several labels."""
-    model = timm_model(cfg)
-    if not model:
+    if not (model := timm_model(cfg)):
         return
     several, wrong = bool(model.get("multi_label")), []
     for split in ("train", "val", "test"):

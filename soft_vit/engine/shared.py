@@ -147,8 +147,7 @@ def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str
 
 
 def _share_image_size(cfg: Config, earlier: Earlier) -> None:
-    value = _agree(cfg, "image_size", "img_size", earlier)
-    if value is None:
+    if (value := _agree(cfg, "image_size", "img_size", earlier)) is None:
         return
     if not all(isinstance(side, int) and side > 0 for side in to_2tuple(value)):
         raise ValueError(f"image_size must be a positive int or (height, width), got {value}.")

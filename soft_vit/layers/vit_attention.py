@@ -215,8 +215,7 @@ def __getattr__(name: str) -> type[ViTAttention]:
 def check_options(kind: str, options: dict[str, Any]) -> None:
     """ValueError for an option that the attention type does not have, or gets from its block."""
     accepted = {*attention_options(attention_class(kind)), "sr_ratio"} - BLOCK_ARGUMENTS
-    unknown = sorted(options.keys() - accepted)
-    if unknown:
+    if unknown := sorted(options.keys() - accepted):
         raise ValueError(f"Options of {kind!r} must be among {', '.join(sorted(accepted))}, got {unknown[0]!r}.")
 
 

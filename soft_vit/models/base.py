@@ -428,8 +428,7 @@ class StagedModel(nn.Module):
             noted = self.grids(img_size)[i] if img_size else None
             name = f"{stage_name}.pos_embed"
             if own is not None and name in weights:
-                grid = grid_of_positions(weights[name], own, noted, stage.num_prefix_tokens)
-                if grid is not None:
+                if (grid := grid_of_positions(weights[name], own, noted, stage.num_prefix_tokens)) is not None:
                     weights[name] = resample_pos_embed(weights[name], grid, stage.grid_size, stage.num_prefix_tokens)
             for name, module in stage.named_modules(prefix=stage_name):
                 if hasattr(module, "resample_state"):
@@ -441,8 +440,7 @@ class StagedModel(nn.Module):
 
     def forward_stage(self, index: int, x: Any) -> Any:
         """Return the output of a stage, by default a map `[B, C, H, W]`, from that before it or of `embed`."""
-        downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
-        if downsample is not None:
+        if (downsample := getattr(self.stages[index - 1], "downsample", None) if index else None) is not None:
             x = downsample(x)
         return self.stages[index](x)
 
@@ -560,8 +558,7 @@ class PlainModel(StagedModel):
             if weights[name].ndim == 4:
                 noted = weights[name].shape[1], weights[name].shape[2]
                 weights[name] = weights[name].flatten(1, 2)
-            grid = grid_of_positions(weights[name], self.pos_embed, noted)
-            if grid is not None:
+            if (grid := grid_of_positions(weights[name], self.pos_embed, noted)) is not None:
                 weights[name] = resample_pos_embed(weights[name], grid, self.pos_grid(), mode="bicubic")
 
 

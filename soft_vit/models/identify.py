@@ -57,8 +57,7 @@ def identify(weights: NotedWeights) -> list[str]:
     require_finite(weights, weights.source)
     noted = [weights.spec.model] if weights.spec.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):
-        found = [name for name in names if name and _fits(weights, name)]
-        if found:
+        if found := [name for name in names if name and _fits(weights, name)]:
             return found
     raise ValueError(
         f"The weights must be those of a model of this package, got parameters such as {next(iter(weights))}."
@@ -124,8 +123,7 @@ def _heads(model: str) -> list[str]:
 def _how_it_is_found(path: Path, models: list[str]) -> str:
     """Return a sentence on how pretrained=True finds the file."""
     fitting = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in models]
-    here = [entry.name for entry in fitting if entry.file == path.name]
-    if not here:
+    if not (here := [entry.name for entry in fitting if entry.file == path.name]):
         known = dict.fromkeys(entry.file for entry in fitting if entry.sources)
         such_as = f", such as {' or '.join(known)}" if known else ""
         return f"No weights are recorded under the name {path.name}; pretrained=True looks for recorded names{such_as}."

@@ -177,8 +177,7 @@ def _gradients(
                 x.requires_grad_()
         with torch.autocast("cpu", **ctx.autocast):
             results = compute(*inputs)
-        pairs = [pair for pair in zip(results, grads, strict=True) if pair[0].requires_grad]
-        if not pairs:
+        if not (pairs := [pair for pair in zip(results, grads, strict=True) if pair[0].requires_grad]):
             return [None] * len(args)
         differentiable, weights = zip(*pairs, strict=True)
         with full_precision_backward(differentiable[0]):

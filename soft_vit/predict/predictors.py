@@ -74,8 +74,7 @@ class TimmModel:
             weights = load_weights(checkpoint)
             self.model, report = model_of_file(name, weights, "strict")
             size_known = weights.spec.img_size or img_size or "input_size" in weights.spec.cfg
-            missing = ["size"] * (not size_known) + ["normalisation"] * ("mean" not in weights.spec.cfg)
-            if missing:
+            if missing := ["size"] * (not size_known) + ["normalisation"] * ("mean" not in weights.spec.cfg):
                 what = " and ".join(missing)
                 self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
             self.notes += report.changes

@@ -132,8 +132,7 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Prob
         found.num_tokens, found.row_sum = matrix.shape[-2], matrix.sum(-1).mean().item()
         found.rank = effective_rank(matrix).mean().item()
 
-    visitors = dict.fromkeys(attentions(model), visit)
-    if not visitors:
+    if not (visitors := dict.fromkeys(attentions(model), visit)):
         raise ValueError("model must have an attention of this package, as soft_tiny and linear_vit_tiny_patch16 do.")
     measured = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
     return {name: _mean([probes[name] for probes in measured]) for name in visitors}

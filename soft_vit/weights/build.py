@@ -58,8 +58,7 @@ def pretrained_weights(
     options: arguments of the saved model, as timm reads them from its folder. Raises WeightsError if there are none, or
     if recorded ones are not available, and FileNotFoundError for a missing file.
     """
-    entry = _recorded_entry(variant, cfg)
-    if entry is not None:
+    if (entry := _recorded_entry(variant, cfg)) is not None:
         weights = recorded_weights(entry, cache_dir)
         weights.source = f"{variant}.{cfg.tag}"
         if entry.license is None:

@@ -90,8 +90,7 @@ def recorded_digest(path: Path) -> str | None:
     record = path.with_name(path.name + ".sha256")
     if not os.path.lexists(record):
         return None
-    digest = re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))
-    if digest is None:
+    if (digest := re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))) is None:
         raise WeightsError(f"{record} must begin with the SHA-256 of {path.name}; correct or remove it.")
     return digest[0].lower()
 

@@ -166,8 +166,7 @@ def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None
     """Raise ValueError for unknown options, which a torchvision detector would ignore."""
     # GeneralizedRCNNTransform has the last two; torchvision would ignore unknown names.
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
-    unknown = sorted(options.keys() - known)
-    if unknown:
+    if unknown := sorted(options.keys() - known):
         raise ValueError(f"Options must be of {detector.__name__} ({', '.join(sorted(known))}), got {unknown[0]}.")
 
 

@@ -88,6 +88,5 @@ class PositionalKeyAttention(SelfAttention):
     ) -> None:
         name = f"{prefix}positional_encoding"
         if name in state_dict:
-            old = grid_of_positions(state_dict[name], self.positional_encoding, feat_size)
-            if old is not None:
+            if (old := grid_of_positions(state_dict[name], self.positional_encoding, feat_size)) is not None:
                 state_dict[name] = resample_pos_embed(state_dict[name], old, self.feat_size, mode="bicubic")
