@@ -245,8 +245,7 @@ def _write_counts(
     if per_class is not None:
         counts = zip(names, table.sum(1).tolist(), table.diagonal().tolist(), strict=True)
         rows = [(name, count, hits, f"{100 * hits / count:.2f}" if count else "") for name, count, hits in counts]
-        text = csv_table(["class", "images", "correct", "accuracy/top1"], rows)
-        write_atomically(per_class, text.encode())
+        write_atomically(per_class, csv_table(["class", "images", "correct", "accuracy/top1"], rows).encode())
     if confusion is not None:
         rows = [(name, *counts) for name, counts in zip(names, table.tolist(), strict=True)]
         write_atomically(confusion, csv_table(["true \\ predicted", *names], rows).encode())

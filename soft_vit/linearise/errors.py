@@ -72,8 +72,7 @@ def transfer_errors(
     with ExitStack() as stack:
         for block in blocks:
             attention = teacher.attention(block)
-            hook = attention.register_forward_hook(partial(compare, block), with_kwargs=True)
-            stack.callback(hook.remove)
+            stack.callback(attention.register_forward_hook(partial(compare, block), with_kwargs=True).remove)
             if weights:
                 keep = partial(expected.__setitem__, block)
                 stack.enter_context(watch_attention(_attention_within(attention), keep))

@@ -428,7 +428,8 @@ class StagedModel(nn.Module):
             noted = self.grids(img_size)[i] if img_size else None
             name = f"{stage_name}.pos_embed"
             if own is not None and name in weights:
-                if (grid := grid_of_positions(weights[name], own, noted, stage.num_prefix_tokens)) is not None:
+                grid = grid_of_positions(weights[name], own, noted, stage.num_prefix_tokens)
+                if grid is not None:
                     weights[name] = resample_pos_embed(weights[name], grid, stage.grid_size, stage.num_prefix_tokens)
             for name, module in stage.named_modules(prefix=stage_name):
                 if hasattr(module, "resample_state"):

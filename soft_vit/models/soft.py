@@ -72,8 +72,7 @@ default_cfgs: dict[str, DefaultCfg] = {}
 
 
 def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    overlay = kwargs.get("pretrained_cfg_overlay") or {}
-    own_source = any(overlay.get(key) for key in SOURCES)
+    own_source = any((kwargs.get("pretrained_cfg_overlay") or {}).get(key) for key in SOURCES)
     if kwargs.get("pretrained_cfg") is None:
         if pretrained and not own_source:
             name = _with_weights(name, kwargs.get("attention"))

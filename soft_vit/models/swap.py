@@ -170,8 +170,7 @@ def swapped_by_soft_vit(
     cfg = resolve_pretrained_cfg(SWAPPED, pretrained_cfg, pretrained_cfg_overlay)
     weights = pretrained_weights(SWAPPED, cfg, cache_dir, pretrained_model_args) if pretrained else None
     spec = ModelSpec() if weights is None else complete_spec(weights)
-    defaults = {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}}
-    arguments = spec.arguments(kwargs, defaults)
+    arguments = spec.arguments(kwargs, {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}})
     architecture, notes = arguments.pop("architecture"), _as_list(arguments.pop("attn_layer"))
     if isinstance(notes[0], str):
         arguments["attn_layer"] = notes.pop(0)

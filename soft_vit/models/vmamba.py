@@ -52,8 +52,7 @@ def reduction(
 
     between: empty modules, as the names of released weights count them.
     """
-    conv = nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd)
-    return [conv, *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
+    return [nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd), *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
 
 
 class MixerPyramid(base.StagedModel):

@@ -109,8 +109,7 @@ class TimmPredictor(TimmModel):
         logits = self.model(self.inputs(images)).float()
         if logits.ndim != 2:
             raise ValueError(f"model must be a classifier, got scores of shape {tuple(logits.shape)}; give a --config.")
-        scores = self.scores(logits)
-        return [ranked_classes(row, self.names, self.topk) for row in scores]
+        return [ranked_classes(row, self.names, self.topk) for row in self.scores(logits)]
 
 
 def readable_names(names: Sequence[Any]) -> list[str]:

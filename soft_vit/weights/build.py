@@ -98,14 +98,12 @@ def build_model(
     Raises what `pretrained_weights` and `load_into` raise.
     """
     cfg = resolve_pretrained_cfg(variant, pretrained_cfg, pretrained_cfg_overlay)
-    saved = kwargs.get("pretrained_model_args")
-    weights = pretrained_weights(variant, cfg, cache_dir, saved) if pretrained else None
+    weights = pretrained_weights(variant, cfg, cache_dir, kwargs.get("pretrained_model_args")) if pretrained else None
     spec = ModelSpec()
     if weights is not None:
         overridden = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
         if weights.spec.img_size is None and "input_size" in overridden:
-            size = {"img_size": cfg.input_size[1:]}
-            weights.spec = replace(weights.spec, options={**weights.spec.options, **size})
+            weights.spec = replace(weights.spec, options={**weights.spec.options, "img_size": cfg.input_size[1:]})
         spec = complete_spec(weights, variant)
         recorded = {name: value for name, value in spec.entries(kwargs).items() if name not in overridden}
         # timm saves the configuration with the model, which must not show a path of this machine.
@@ -155,8 +153,7 @@ def model_of_file(
     if name is None or not (":" in name or timm.is_model(name)):
         command = check_command(weights.source)
         raise ValueError(f"{weights.source} must note its model, or its name be given; see `{command}`.")
-    spec = complete_spec(weights, name)
-    overlay = {**spec.entries(options), **(options.pop("pretrained_cfg_overlay", None) or {})}
+    overlay = {**complete_spec(weights, name).entries(options), **(options.pop("pretrained_cfg_overlay", None) or {})}
     model = create_noted(name, weights, pretrained_cfg_overlay=overlay, **options)
     return model, load_into(model, weights, head)
 

@@ -98,8 +98,7 @@ def is_source(text: str) -> bool:
 
 def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
     """Return the entries of an index; the first entry of a model is its default."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
-    return tuple(_entry(item) for item in content["entries"])
+    return tuple(_entry(item) for item in json.loads(Path(path).read_text(encoding="utf-8"))["entries"])
 
 
 def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:

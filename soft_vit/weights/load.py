@@ -267,8 +267,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[s
     """
     if not isinstance(state_dict, NotedWeights):
         # timm sets these from the config.json of a model that it saved.
-        spec = ModelSpec(None, getattr(model, "pretrained_model_args", {}))
-        state_dict = NotedWeights(state_dict, spec)
+        state_dict = NotedWeights(state_dict, ModelSpec(None, getattr(model, "pretrained_model_args", {})))
     return rename_and_resample(state_dict, model)
 
 

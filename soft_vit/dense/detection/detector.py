@@ -141,8 +141,7 @@ class TorchvisionDetector(BaseModel):
             # MMEngine sums only what has "loss" in its name.
             return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
         if mode == "predict":
-            samples = data_samples or [BaseDataElement() for _ in images]
-            pairs = zip(images, samples, strict=True)
+            pairs = zip(images, data_samples or [BaseDataElement() for _ in images], strict=True)
             return [self._predicted(self.detector([image])[0], sample) for image, sample in pairs]
         return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
 

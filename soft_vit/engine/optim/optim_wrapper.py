@@ -74,8 +74,7 @@ class SafeOptimWrapper(OptimWrapper):
         scaled = self._scaler.scale(loss)
         # A loss that is not finite makes the gradients NaN, on every rank once they are averaged; so one test of the
         # gradients covers both.
-        seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
-        scaled.backward(seed, **kwargs)
+        scaled.backward(torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan), **kwargs)
         self._inner_count += 1
         self.stepped = False
 

@@ -44,8 +44,7 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
     side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
     """
     size = window(side, sequence)
-    padding = (size[0] // 2, size[1] // 2)
-    return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
+    return nn.Conv2d(channels, channels, size, padding=(size[0] // 2, size[1] // 2), groups=channels, bias=bias, **dd)
 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:

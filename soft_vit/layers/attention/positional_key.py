@@ -88,5 +88,6 @@ class PositionalKeyAttention(SelfAttention):
     ) -> None:
         name = f"{prefix}positional_encoding"
         if name in state_dict:
-            if (old := grid_of_positions(state_dict[name], self.positional_encoding, feat_size)) is not None:
+            old = grid_of_positions(state_dict[name], self.positional_encoding, feat_size)
+            if old is not None:
                 state_dict[name] = resample_pos_embed(state_dict[name], old, self.feat_size, mode="bicubic")
