@@ -12,16 +12,18 @@ from torch import Tensor
 
 from soft_vit.ops.numerics import wide_dtype
 
-FeatSize = tuple[int] | tuple[int, int]
+Size = tuple[int, int]
+"""Height and width: rows and columns of a map of tokens, or pixels of an image."""
+FeatSize = tuple[int] | Size
 """The size (Y, X) of a map that tokens fill row by row, or the length (N,) of a sequence."""
 
 
-def as_map(feat_size: FeatSize) -> tuple[int, int]:
+def as_map(feat_size: FeatSize) -> Size:
     """Return the size of a map; a sequence is a map of one column."""
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def window(side: int, sequence: bool) -> tuple[int, int]:
+def window(side: int, sequence: bool) -> Size:
     """Return the size of a window with this side on a map, or with this length along a sequence."""
     return side, 1 if sequence else side
 
@@ -51,7 +53,7 @@ def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Ten
 class Layout(NamedTuple):
     """P prefix tokens, such as a class token, followed by the tokens of a map; a sequence is a map of one column."""
 
-    grid_size: tuple[int, int]
+    grid_size: Size
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
     """Bool `[B, P + N]`, True for valid tokens; None if all are."""
@@ -180,9 +182,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
 MAX_PREFIX_TOKENS = 5
 
 
-def grid_of_tokens(
-    count: int, grid: tuple[int, int] | Literal["square"], num_prefix_tokens: int | None
-) -> tuple[tuple[int, int], int]:
+def grid_of_tokens(count: int, grid: Size | Literal["square"], num_prefix_tokens: int | None) -> tuple[Size, int]:
     """Return the grid (Y, X) of P + N tokens, and P.
 
     grid: "square" stands for the largest square. num_prefix_tokens: P; by default the tokens that are not on the grid,

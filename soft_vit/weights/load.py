@@ -18,6 +18,8 @@ from typing import Any, Literal
 from timm.layers import resample_abs_pos_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
+from soft_vit.layers.embed import grid_of_positions
+from soft_vit.ops.layout import Size
 
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
@@ -192,7 +194,7 @@ def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(json.dumps(dict(note))) for note in notes if isinstance(note, Mapping)]
 
 
-def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> tuple[int, int] | None:
+def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> Size | None:
     """Return the image size of weights that do not note theirs: the usual one, otherwise the model's own.
 
     None if neither has the number of positions of the weights, which are then taken for those of a square. Warns where
@@ -221,7 +223,7 @@ def _warn_of_size(source: str, assumed: str) -> None:
     )
 
 
-def position_counts(model: Any, img_size: tuple[int, int]) -> dict[str, int]:
+def position_counts(model: Any, img_size: Size) -> dict[str, int]:
     """Return the number of positions, with prefix tokens, of each position embedding of a model for an image size."""
     if hasattr(model, "position_counts"):
         return model.position_counts(img_size)
@@ -232,9 +234,7 @@ def position_counts(model: Any, img_size: tuple[int, int]) -> dict[str, int]:
     return {"pos_embed": prefix + height * width}
 
 
-def resample_vit(
-    model: Any, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
-) -> None:
+def resample_vit(model: Any, prefix: str, weights: MutableMapping[str, Tensor], img_size: Size | None = None) -> None:
     """Resample, in place, a ViT's position embedding, and weights of its attentions that belong to one map.
 
     prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
@@ -255,7 +255,7 @@ def resample_vit(
             module.resample_state(f"{prefix}{module_name}.", weights, grid)
 
 
-def _vit_grid(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
+def _vit_grid(model: Any, img_size: Size) -> Size:
     patch = model.patch_embed.patch_size
     return img_size[0] // patch[0], img_size[1] // patch[1]
 
