@@ -5,7 +5,6 @@
 """
 
 import json
-import math
 import os
 import sys
 import warnings
@@ -244,10 +243,7 @@ def resample_vit(model: Any, prefix: str, weights: MutableMapping[str, Tensor], 
     value = weights.get(name)
     if embedding is not None and value is not None and value.ndim == 3 and value.shape[2] == embedding.shape[2]:
         prefix_tokens = 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
-        count = value.shape[1] - prefix_tokens
-        side = math.isqrt(max(count, 0))
-        square = None if value.shape == embedding.shape or side * side != count or not side else (side, side)
-        old = grid if grid is not None and math.prod(grid) == count else square
+        old = grid_of_positions(value, embedding, grid, prefix_tokens)
         if old is not None and old != tuple(model.patch_embed.grid_size):
             weights[name] = resample_abs_pos_embed(value, model.patch_embed.grid_size, old, prefix_tokens)
     for module_name, module in model.named_modules():
