@@ -76,10 +76,8 @@ class _ReversibleBlocks(torch.autograd.Function):
     def backward(ctx: Any, grad_1: Tensor, grad_2: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             # Not `once_differentiable`, which fails only where the gradient of all leaves is asked for.
-            raise ValueError(
-                "create_graph must be False for reversible blocks, got True. Second derivatives require torch.func, or "
-                "a model without reversible blocks."
-            )
+            instead = "Second derivatives require torch.func, or a model without reversible blocks."
+            raise ValueError(f"create_graph must be False for reversible blocks, got True. {instead}")
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 

@@ -59,10 +59,8 @@ def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
 
 def missing_grid(name: str) -> ValueError:
     """Return the error for an attention that needs a grid without one."""
-    return ValueError(
-        f"feat_size must be the grid (H, W) of the model's tokens for {name!r}, got None. soft_vit.swap_attention "
-        f"follows the grid of each image instead."
-    )
+    instead = "soft_vit.swap_attention follows the grid of each image instead."
+    return ValueError(f"feat_size must be the grid (H, W) of the model's tokens for {name!r}, got None. {instead}")
 
 
 class NoProjection(nn.Identity):
@@ -154,8 +152,7 @@ class ViTAttention(Attention):
         grid, P, mask = given
         if mask is not None and mask.is_floating_point() and mask.ndim == 4:
             if self.traits.needs_grid and not is_known:
-                name = type(self).__name__
-                raise ValueError(f"swap_attention must be used for {name} in batches of many shapes.")
+                raise ValueError(f"swap_attention must be used for {type(self).__name__} in batches of many shapes.")
             mask = valid_tokens(mask)[:, None, None]
         mask = padding_mask(mask, is_causal, x)
         if self.traits.needs_grid and not is_known:

@@ -64,9 +64,8 @@ def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
     """Raise ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
     for name, values in arguments.items():
         if len(values) != len(depths) or not all(isinstance(x, int | float) and x > 0 for x in values):
-            raise ValueError(
-                f"{name} must be a positive number for each of the {len(depths)} stages, got {tuple(values)}."
-            )
+            what = f"a positive number for each of the {len(depths)} stages"
+            raise ValueError(f"{name} must be {what}, got {tuple(values)}.")
     if min(depths) < 0 or depths[-1] < 1:
         raise ValueError(f"depths must be at least 0, and at least 1 in the last stage, got {tuple(depths)}.")
 

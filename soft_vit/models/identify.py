@@ -59,9 +59,8 @@ def identify(weights: NotedWeights) -> list[str]:
     for names in (noted, _candidates(weights)):
         if found := [name for name in names if name and _fits(weights, name)]:
             return found
-    raise ValueError(
-        f"The weights must be those of a model of this package, got parameters such as {next(iter(weights))}."
-    )
+    what = f"parameters such as {next(iter(weights))}"
+    raise ValueError(f"The weights must be those of a model of this package, got {what}.")
 
 
 def _fits(weights: NotedWeights, name: str) -> bool:

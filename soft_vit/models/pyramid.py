@@ -90,9 +90,8 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
         stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_ATTENTIONS))
         return (attention,) * (num_stages - 1) + (STAGE4_ATTENTIONS[stage4],)
     if len(attention) != num_stages or stage4 is not None:
-        raise ValueError(
-            f"attention must be a name, or {num_stages} names without stage4, got {tuple(attention)!r} and {stage4!r}."
-        )
+        what = f"a name, or {num_stages} names without stage4"
+        raise ValueError(f"attention must be {what}, got {tuple(attention)!r} and {stage4!r}.")
     return tuple(attention)
 
 
@@ -107,10 +106,9 @@ def split_attn_options(
     known = [attention_options(attention_class(name)) for name in attentions]
     for name in options:
         if not any(name in accepted for accepted in known):
-            choices = sorted(set().union(*known))
-            raise base.UnknownOptionError(
-                f"Options must be those of the model or of its attentions ({', '.join(choices)}), got {name!r}."
-            )
+            choices = ", ".join(sorted(set().union(*known)))
+            what = f"those of the model or of its attentions ({choices})"
+            raise base.UnknownOptionError(f"Options must be {what}, got {name!r}.")
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
     if attentions[-1] == "gaussian" and "soft_norm" in attentions:
@@ -232,9 +230,8 @@ class PyramidViT(base.StagedModel):
         attentions = stage_attentions(attention, stage4, len(depths))
         needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
-            raise ValueError(
-                f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
-            )
+            what = f"False if the last stage has the attention {attentions[-1]!r}"
+            raise ValueError(f"class_token must be {what}, got True.")
         class_token = not needs_grid if class_token is None else class_token
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
         options = split_attn_options(attentions, attn_options, defaults=rates)
@@ -319,9 +316,8 @@ class PyramidViT(base.StagedModel):
         own = self.attention[0]
         noted = notes.options.get("attention", self.variants.get(notes.model or "", {}).get("attention"))
         if {str(noted), own} == {"soft", "soft_norm"}:
-            raise ValueError(
-                f"attention must be {noted!r}, as in {notes.model or 'the model'} of the file, got {own!r}."
-            )
+            what = f"{noted!r}, as in {notes.model or 'the model'} of the file"
+            raise ValueError(f"attention must be {what}, got {own!r}.")
         if notes.options.get("reversible") and not reversible:
             raise ValueError("reversible must be True, as in the training of the weights, got False.")
         return super().from_released(state)

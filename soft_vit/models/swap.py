@@ -200,10 +200,8 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
     found = getattr(model, "blocks", None)
     embed = getattr(model, "patch_embed", getattr(model, "embeds", None))
     if found is None or not hasattr(embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
-        raise ValueError(
-            f"The model must be one of timm's ViTs, with patch_embed, num_prefix_tokens, and blocks that each have an "
-            f"attention `attn`, got {type(model).__name__}."
-        )
+        parts = "patch_embed, num_prefix_tokens, and blocks that each have an attention `attn`"
+        raise ValueError(f"The model must be one of timm's ViTs, with {parts}, got {type(model).__name__}.")
     indices = block_numbers(blocks, len(found))
     for i in indices:
         attn = getattr(found[i], "attn", None)

@@ -135,17 +135,15 @@ def token_layout(
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
-    if mask is not None and mask_refusal:
-        raise ValueError(f"key_padding_mask must be None: {mask_refusal}.")
+    if mask is not None and refusal:
+        raise ValueError(f"key_padding_mask must be None: {refusal}.")
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask, sequence)
     if torch.compiler.is_compiling():
         return layout
     (Y, X), P = layout.grid_size, num_prefix_tokens
     if x.ndim != 3 or x.shape[1] != P + Y * X:
-        raise ValueError(
-            f"tokens must have shape [B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}, "
-            f"got {tuple(x.shape)}."
-        )
+        what = f"[B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}"
+        raise ValueError(f"tokens must have shape {what}, got {tuple(x.shape)}.")
     check_mask(mask, x.shape[:2])
     return layout
 
@@ -155,10 +153,8 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
     if mask is None:
         return
     if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
-        raise ValueError(
-            f"key_padding_mask must be torch.bool of shape {tuple(shape)}, True for valid tokens, "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}."
-        )
+        what = f"torch.bool of shape {tuple(shape)}, True for valid tokens"
+        raise ValueError(f"key_padding_mask must be {what}, got {mask.dtype} of shape {tuple(mask.shape)}.")
     if not torch.compiler.is_compiling() and not mask.any(1).all():
         raise ValueError("key_padding_mask must have at least one True in each row.")
 
@@ -193,8 +189,7 @@ def grid_of_tokens(count: int, grid: Size | Literal["square"], num_prefix_tokens
     rest = count - grid[0] * grid[1]
     if not 0 <= rest <= MAX_PREFIX_TOKENS if num_prefix_tokens is None else rest != num_prefix_tokens:
         prefix = f"at most {MAX_PREFIX_TOKENS}" if num_prefix_tokens is None else num_prefix_tokens
-        raise ValueError(
-            f"tokens must be a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}. Give attn_layer "
-            f"the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
-        )
+        what = f"a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}"
+        how = "the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images"
+        raise ValueError(f"tokens must be {what}. Give attn_layer {how}.")
     return grid, rest

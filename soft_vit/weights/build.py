@@ -71,10 +71,9 @@ def pretrained_weights(
     if cfg.file and not cfg.source:
         return load_weights(cfg.file)
     if not cfg.has_weights:
-        raise WeightsError(
-            f"No pretrained weights exist for {variant}; choose one of timm.list_pretrained(), or give a file "
-            "(pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or random weights (--no-pretrained)."
-        )
+        file = "a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint)"
+        choice = f"choose one of timm.list_pretrained(), or give {file}, or random weights (--no-pretrained)"
+        raise WeightsError(f"No pretrained weights exist for {variant}; {choice}.")
     return None
 
 

@@ -47,10 +47,8 @@ def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str 
     try:
         return download(entry, folder, check)
     except WeightsError as error:
-        raise WeightsError(
-            f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
-            f"{place}, and check it with `{check_command(place)}`."
-        ) from None
+        how = f"download {entry.page} elsewhere, save it as {place}, and check it with `{check_command(place)}`"
+        raise WeightsError(f"The weights {entry.name} cannot be downloaded ({error}); {how}.") from None
 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:

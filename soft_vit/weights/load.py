@@ -104,9 +104,8 @@ def fit(
     if mismatch := describe_mismatch(expected, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
-        raise ValueError(
-            f"The weights in {loaded.source} must fit {name} and its options: {mismatch}; see `{command}`."
-        )
+        what = f"{name} and its options: {mismatch}"
+        raise ValueError(f"The weights in {loaded.source} must fit {what}; see `{command}`.")
     return weights, report
 
 
@@ -172,9 +171,8 @@ def _fit_head(
 def require_classifier(weights: NotedWeights) -> None:
     """Raise ValueError for weights of a detector or a segmentor."""
     if any(name.startswith(DENSE_PARTS) for name in weights):
-        raise ValueError(
-            f"{weights.source} must hold a classifier, got a detector or segmentor; give its own --config."
-        )
+        found = "a detector or segmentor; give its own --config"
+        raise ValueError(f"{weights.source} must hold a classifier, got {found}.")
 
 
 def _require_same_swap(spec: ModelSpec, model: Any) -> None:

@@ -109,5 +109,4 @@ class TimmTrainClassifier(TimmClassifier):
     @staticmethod
     def _check_scores(cls_score: torch.Tensor) -> None:
         if cls_score.ndim != 2:
-            shape = tuple(cls_score.shape)
-            raise ValueError(f"model.model_name must be a classifier, got scores of shape {shape}.")
+            raise ValueError(f"model.model_name must be a classifier, got scores of shape {tuple(cls_score.shape)}.")

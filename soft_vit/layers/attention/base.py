@@ -188,10 +188,9 @@ class Attention(nn.Module):
         self.qk_conv = qk_conv
         if key_norm or qk_conv:
             if not self.traits.qk_of_each_token:
-                raise ValueError(
-                    f"key_norm and qk_conv must not be set for {type(self).__name__}, whose tokens do not each have a "
-                    f"query and a key, got key_norm={key_norm!r} and qk_conv={qk_conv}."
-                )
+                what = f"{type(self).__name__}, whose tokens do not each have a query and a key"
+                got = f"key_norm={key_norm!r} and qk_conv={qk_conv}"
+                raise ValueError(f"key_norm and qk_conv must not be set for {what}, got {got}.")
             self.declare(takes_context=False)
         if qk_conv:
             self.declare(needs_grid=True)
