@@ -11,6 +11,8 @@ from mmengine.utils.dl_utils import set_multi_processing
 from timm.scheduler import create_scheduler_v2
 from torch import distributed
 
+from soft_vit.engine.entries import as_list
+
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
 
@@ -83,8 +85,7 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     images = processes * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
     optimizer = cfg.optim_wrapper.optimizer
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
-    schedulers = cfg.get("param_scheduler") or []
-    for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
+    for scheduler in as_list(cfg.get("param_scheduler")):
         is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"
         if scheduler["type"].endswith("TimmLR"):
             scheduler.setdefault("warmup_lr", signature(create_scheduler_v2).parameters["warmup_lr"].default)

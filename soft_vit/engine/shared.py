@@ -30,12 +30,8 @@ NAMES = ("ann_dir", "ann_file", "data_root", "image_size", "num_classes", "val_f
 """The shared values."""
 _PATHS = ("ann_dir", "ann_file", "data_root")
 # The argument for the image size of each type that has one.
-_SIZED = {
-    "AlbumentationsTransform": "img_size",
-    "ShapesDataset": "size",
-    "TimmAugment": "img_size",
-    "TimmEvalCrop": "img_size",
-}
+_SIZED = dict.fromkeys(("AlbumentationsTransform", "TimmAugment", "TimmEvalCrop"), "img_size")
+_SIZED["ShapesDataset"] = "size"
 # The same for types that take another size, or none, where a config does not set it.
 _SIZED_IF_SET = {
     "SegmentationPreprocessor": "size",

@@ -127,9 +127,8 @@ class BatchPositionHook(Hook):
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
             raise ValueError(f"A resumed run must have {difference}; use load_from to begin a run from these weights.")
-        runner.logger.warning(
-            f"The checkpoint was written by {difference}: samples are the same, random numbers of steps differ."
-        )
+        what = "samples are the same, random numbers of steps differ"
+        runner.logger.warning(f"The checkpoint was written by {difference}: {what}.")
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
