@@ -41,8 +41,7 @@ class FolderStorage:
     """
 
     def __init__(self, path: Path, skip_loops: bool = False) -> None:
-        self.path = path
-        self.skip_loops = skip_loops
+        self.path, self.skip_loops = path, skip_loops
 
     def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=True):

@@ -215,12 +215,10 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     names = list(classes) if classes is not None else _listed_classes(root, split)
     inside = [entry.name.removeprefix(top) for entry in entries]
     if any("/" in name for name in inside):
-        labels = _labels_of_folders(storage, top, inside)
-        source = f"A folder of {storage.path}"
+        labels, source = _labels_of_folders(storage, top, inside), f"A folder of {storage.path}"
     else:
         listed = root / f"{split}.txt"
-        labels = _labels_of_list(storage, listed, inside)
-        source = f"A label in {listed}"
+        labels, source = _labels_of_list(storage, listed, inside), f"A label in {listed}"
     names = names or in_order(set(labels))
     places = _places(names, set(labels), source)
     samples = [(e, places[label]) for e, label in zip(entries, labels, strict=True)]
@@ -304,9 +302,7 @@ def is_image(path: str | PurePath) -> bool:
 def _common_folder(entries: Sequence[StoredFile]) -> str:
     """Return the folder, with its slash, that holds the folders of all classes; "" if there is none."""
     first = entries[0].name.split("/")[0] + "/"
-    if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries):
-        return first
-    return ""
+    return first if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries) else ""
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -113,12 +113,9 @@ class TimmFeatures(nn.Module):
 
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
-        for module in self._frozen:
+        norms = [module for module in self.modules() if isinstance(module, _BatchNorm)] if self.norm_eval else []
+        for module in [*self._frozen, *norms]:
             module.eval()
-        if self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
         return self
 
 

@@ -158,8 +158,7 @@ class ConfigPredictor:
         if tiles is not None and not (tiles > 0 and 0 <= overlap < 1):
             raise ValueError(f"tiles must be above 0, and overlap in [0, 1), got {tiles} and {overlap}.")
         self.tiles, self.overlap = tiles, overlap
-        self.score_thr = score_thr
-        self.topk = topk
+        self.score_thr, self.topk = score_thr, topk
         weights = load_weights(checkpoint)
         cfg = resolve(config, options, tested=weights.spec)
         init_default_scope(cfg.get("default_scope") or "mmengine")

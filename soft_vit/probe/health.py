@@ -84,10 +84,8 @@ def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | No
 def _measure_residual(
     result: Probe, attn: SoftAttention, attend: Callable, q: Tensor, bottleneck: Tensor, *rest: Any
 ) -> Tensor:
-    options = attn.options
-    residual = newton_residual(
-        self_gaussian_kernel(bottleneck), options.newton_iters, options.ridge, options.newton_start
-    )
+    kernel, options = self_gaussian_kernel(bottleneck), attn.options
+    residual = newton_residual(kernel, options.newton_iters, options.ridge, options.newton_start)
     result.newton_residual = residual.mean().item()
     return attend(q, bottleneck, *rest)
 

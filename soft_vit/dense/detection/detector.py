@@ -116,9 +116,7 @@ class TorchvisionDetector(BaseModel):
         self, detector: nn.Module, *, num_classes: int, first_label: int, data_preprocessor: dict | None = None
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
-        self.detector = detector
-        self.num_classes = num_classes
-        self.first_label = first_label
+        self.detector, self.num_classes, self.first_label = detector, num_classes, first_label
 
     def init_weights(self) -> None:
         """Load the backbone's weights; torchvision and timm initialised the others at construction."""
@@ -179,11 +177,8 @@ def make_anchors(
     Sec. 4).
     """
     if sizes is None:
-        stride = pyramid.body.reductions[0]
-        sizes = [
-            [scale * stride * 2 ** (level + step / octaves) for step in range(octaves)]
-            for level in range(pyramid.num_levels)
-        ]
+        smallest, steps = scale * pyramid.body.reductions[0], range(octaves)
+        sizes = [[smallest * 2 ** (level + i / octaves) for i in steps] for level in range(pyramid.num_levels)]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     return AnchorGenerator(levels, (ASPECT_RATIOS,) * len(levels))
 
