@@ -251,8 +251,7 @@ class StagedModel(nn.Module):
         super().__init__()
         self.img_size = check_image_size(img_size)
         self.reductions = reductions or [4 * 2**i for i in range(len(embed_dims))]
-        self.in_chans = in_chans
-        self.num_classes = num_classes
+        self.in_chans, self.num_classes = in_chans, num_classes
         self.num_features = num_features or embed_dims[-1]
         self.global_pool = check_choice("global_pool", global_pool, self.global_pools)
         self.feature_info: list[dict[str, Any]] = [
@@ -530,9 +529,8 @@ class PlainModel(StagedModel):
     def add_positions(self, x: Tensor) -> Tensor:
         """Return a map `[B, C, H, W]` plus the position embedding."""
         feat_size = x.shape[2], x.shape[3]
-        return x + tokens_to_map(
-            resample_pos_embed(self.pos_embed, self.pos_grid(), feat_size, mode="bicubic"), feat_size
-        )
+        pos_embed = resample_pos_embed(self.pos_embed, self.pos_grid(), feat_size, mode="bicubic")
+        return x + tokens_to_map(pos_embed, feat_size)
 
     def embed(self, x: Tensor) -> Tensor:
         return self.add_positions(self.patch_embed(x))

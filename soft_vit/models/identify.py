@@ -20,6 +20,9 @@ from soft_vit.weights.read import NotedWeights, load_weights, require_finite
 
 __all__ = ["describe_file", "identify"]
 
+# The position embedding of a stage of the pyramid.
+POS_EMBED = r"stages\.\d+\.pos_embed"
+
 
 def describe_file(path: str | Path) -> list[str]:
     """Return sentences that describe a file of weights: its models, size, head, digest and how it is found.
@@ -87,15 +90,11 @@ def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
     names = list(PyramidViT.adapter.from_released(weights))
     if "stages.0.pos_embed" in names:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
-        widths = tuple(
-            weights[given].shape[-1]
-            for given, name in zip(weights, names, strict=True)
-            if re.fullmatch(r"stages\.\d+\.pos_embed", name)
-        )
+        embeds = [x for x, name in zip(weights.values(), names, strict=True) if re.fullmatch(POS_EMBED, name)]
+        sizes = depths, tuple(x.shape[-1] for x in embeds)
+        pyramids = [name for name, size in PYRAMID_MODELS.items() if (size["depths"], size["embed_dims"]) == sizes]
         # A released PVT has position embeddings of the same names.
-        return [
-            name for name, size in PYRAMID_MODELS.items() if (size["depths"], size["embed_dims"]) == (depths, widths)
-        ] or FAMILY_MODELS
+        return pyramids or FAMILY_MODELS
     if "blocks.0.norm1.weight" in names:
         depth, width = _depths(names, r"()blocks\.(\d+)\."), weights["blocks.0.norm1.weight"].shape[0]
         vits = [name for name, size in VIT_MODELS.items() if (size["depth"], size["embed_dim"]) == (*depth, width)]

@@ -38,10 +38,8 @@ class Stem(nn.Module):
         unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv1 = ConvNormAct(in_chans, half, stride=2, **unit)
         self.conv2 = nn.Sequential(ConvNormAct(half, half, **unit), ConvNormAct(half, half, act=False, **unit))
-        self.conv3 = nn.Sequential(
-            ConvNormAct(half, 4 * dim, stride=2, **unit),
-            ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit),
-        )
+        widen = ConvNormAct(half, 4 * dim, stride=2, **unit)
+        self.conv3 = nn.Sequential(widen, ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(channels_last(pad_to_multiple(x, 4)))

@@ -253,10 +253,9 @@ class PyramidViT(base.StagedModel):
             dim, feat_size = embed_dims[i], counted_grids[i] if "num_bottleneck" in options[i] else grids[i]
             block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
             blocks: list[Block] = []
+            kind = attention_class(attentions[i])
             for rate in block_rates:
-                attn = attention_class(attentions[i])(
-                    dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd
-                )
+                attn = kind(dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd)
                 if i == last:
                     blocks.append(PreNormBlock(dim, attn, drop_path=rate, **block))
                 else:
@@ -265,10 +264,8 @@ class PyramidViT(base.StagedModel):
                 patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
             else:
                 patch_embed = ConvPatchEmbed(embed_dims[i - 1], (dim,), (2,), **dd)
-            stage: dict[str, Any] = dict(embed_dim=dim, grid_size=grids[i], class_token=i == last and class_token)
-            stages.append(
-                PyramidStage(patch_embed, blocks, pos_drop=pos_drop_rate, reversible=reversible, **stage, **dd)
-            )
+            stage: dict[str, Any] = dict(embed_dim=dim, grid_size=grids[i], class_token=i == last and class_token, **dd)
+            stages.append(PyramidStage(patch_embed, blocks, pos_drop=pos_drop_rate, reversible=reversible, **stage))
         self.stages = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         if fuse_stages and global_pool == "":
@@ -360,10 +357,8 @@ class PyramidViT(base.StagedModel):
         tokens = map_to_tokens(x.map)
         if x.class_token is not None:
             tokens = torch.cat([x.class_token, tokens], dim=1)
-        if not norm:
-            return tokens
-        tokens = self.norm(tokens)
-        if self.stage_fusion is None:
+        tokens = self.norm(tokens) if norm else tokens
+        if not norm or self.stage_fusion is None:
             return tokens
         return torch.cat([self.stage_fusion.project(x.pooled), tokens], dim=1)
 

@@ -176,9 +176,8 @@ def swapped_by_soft_vit(
         arguments["attn_layer"] = notes.pop(0)
     # The file stays out of what timm saves with the model.
     noted = {**spec.entries(kwargs), **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
-    model: Any = timm.model_entrypoint(architecture)(
-        pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments
-    )
+    create: Any = timm.model_entrypoint(architecture)
+    model = create(pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments)
     update_model_args(model, **{name: value for name, value in arguments.items() if name not in ("device", "dtype")})
     for note in notes:
         swap_attention(model, **note)

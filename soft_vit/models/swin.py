@@ -151,8 +151,7 @@ class WindowBlock(PreNormBlock):
 
     def __init__(self, dim: int, attn: Any, *, window: int, shifted: bool, **kwargs: Any) -> None:
         super().__init__(dim, attn, norm_eps=1e-5, **kwargs)
-        self.window = window
-        self.shifted = shifted
+        self.window, self.shifted = window, shifted
 
 
 class LinearBlock(WindowBlock):
