@@ -107,8 +107,7 @@ class ViTAttention(Attention):
             raise missing_grid(kind.__name__)
         # The heads of the block; the attention type may have another number.
         self.block_heads = num_heads
-        self.grid = feat_size
-        self.num_prefix_tokens = num_prefix_tokens
+        self.grid, self.num_prefix_tokens = feat_size, num_prefix_tokens
         # Whether a rotary embedding pairs channels with those half a head away, instead of neighbours.
         self.rotate_half = False
         if scale_norm:

@@ -228,9 +228,7 @@ def _cut_heads(first: int, size: int, num_heads: int, args: Arguments) -> Argume
     """Return some heads of the arguments, which may have a multiple of num_heads, and arguments without heads whole."""
 
     def cut(x: Tensor | None) -> Tensor | None:
-        if x is None or x.ndim != 4:
-            return x
-        return x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
+        return x if x is None or x.ndim != 4 else x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
 
     return list(map(cut, args))
 

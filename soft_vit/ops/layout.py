@@ -120,16 +120,11 @@ WHOLE = Layout((1, 1))
 
 
 def token_layout(
-    x: Tensor,
-    feat_size: FeatSize,
-    num_prefix_tokens: int,
-    mask: Tensor | None,
-    sequence: bool,
-    mask_refusal: str | None,
+    x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, refusal: str | None
 ) -> Layout:
     """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
+    sequence: whether feat_size must be (N,), not (Y, X). refusal: why a mask is refused, as the end of a
     sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
     shape of x and a valid token in each image.
     """

@@ -214,9 +214,8 @@ class Attention(nn.Module):
 
     def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
         """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
-        layout = token_layout(
-            x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.traits.mask_refusal
-        )
+        refusal = self.traits.mask_refusal
+        layout = token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, refusal)
         if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
             return layout
         maps = layout.grid_mask.unflatten(1, layout.grid_size)

@@ -144,10 +144,8 @@ class SoftAttention(Attention):
         if ridge is None:
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        start = newton_start or self.default_newton_start
-        self.options = InverseOptions(
-            inverse, self.normalize, at_least("newton_iters", newton_iters, 0), ridge, start, newton_gradient
-        )
+        iters, start = at_least("newton_iters", newton_iters, 0), newton_start or self.default_newton_start
+        self.options = InverseOptions(inverse, self.normalize, iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
         if num_bottleneck is not None:
             rows, columns = bottleneck_grid(num_bottleneck, feat_size)
