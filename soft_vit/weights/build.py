@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import timm
 import timm.models._factory
+from timm.layers import get_device_dtype
 from timm.models import PretrainedCfg, build_model_with_cfg, resolve_pretrained_cfg
 from timm.models._hub import load_state_dict_from_path
 from timm.models._input import update_model_args
@@ -189,11 +190,9 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     name = getattr(model, "pretrained_cfg", {}).get("architecture") or ""
     if not is_own_model(name):
         return _load_checkpoint_of_timm(model, str(checkpoint_path), *args, **kwargs)
-    options, weight = dict(cast(Any, model)._model_args), next(model.parameters())
+    options: dict[str, Any] = {**cast(Any, model)._model_args, **get_device_dtype(model)}
     overlay = {"file": str(checkpoint_path)}
-    again = timm.create_model(
-        name, pretrained=True, pretrained_cfg_overlay=overlay, device=weight.device, dtype=weight.dtype, **options
-    )
+    again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
     for hook in cast(Any, again)._load_state_dict_pre_hooks.values():
         hook.module = weakref.ref(model)
     model.__class__ = type(again)

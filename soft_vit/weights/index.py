@@ -110,10 +110,8 @@ def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
     entries = {known.name: known for known in load_index(path)} if path.exists() else {}
     entries[entry.name] = entry
     # Fields at their default are left out.
-    items = [
-        {key: value for key, value in asdict(known).items() if value not in (None, (), {}, "")}
-        for known in entries.values()
-    ]
+    known = map(asdict, entries.values())
+    items = [{key: value for key, value in one.items() if value not in (None, (), {}, "")} for one in known]
     text = json.dumps({"version": 1, "entries": items}, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, text.encode())
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from timm.layers import resample_abs_pos_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
+
 from soft_vit.layers.embed import grid_of_positions
 from soft_vit.ops.layout import Size
-
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
@@ -51,12 +51,7 @@ class LoadReport:
 
 
 def load_into(
-    model: nn.Module,
-    source: Any,
-    head: Head = "fit",
-    strict: bool = True,
-    *,
-    classes: Sequence[str] = (),
+    model: nn.Module, source: Any, head: Head = "fit", strict: bool = True, *, classes: Sequence[str] = ()
 ) -> LoadReport:
     """Load weights into a model, adapted to its image size, channels and head.
 
@@ -84,8 +79,7 @@ def fit(
     """Return weights as `load_into` loads them, and its report; the model stays as it is."""
     loaded = unwrap_state_dict(content)
     report = LoadReport(loaded.source)
-    of_timm = bool(getattr(model, "pretrained_cfg", None))
-    if of_timm:
+    if of_timm := bool(getattr(model, "pretrained_cfg", None)):
         require_classifier(loaded)
     require_finite(loaded, loaded.source)
     weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())
@@ -239,7 +233,7 @@ def resample_vit(model: Any, prefix: str, weights: MutableMapping[str, Tensor], 
     name, embedding = f"{prefix}pos_embed", getattr(model, "pos_embed", None)
     grid = _vit_grid(model, img_size) if img_size else None
     value = weights.get(name)
-    if embedding is not None and value is not None and value.ndim == 3 and value.shape[2] == embedding.shape[2]:
+    if embedding is not None and value is not None:
         prefix_tokens = 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
         old = grid_of_positions(value, embedding, grid, prefix_tokens)
         if old is not None and old != tuple(model.patch_embed.grid_size):

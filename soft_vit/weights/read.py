@@ -84,8 +84,7 @@ class NotedWeights(dict[str, Tensor]):
 
     def __init__(self, weights: Mapping[str, Tensor], spec: ModelSpec, source: str = "the checkpoint") -> None:
         super().__init__(weights)
-        self.spec = spec
-        self.source = source
+        self.spec, self.source = spec, source
 
 
 def load_weights(path: str | Path) -> NotedWeights:
