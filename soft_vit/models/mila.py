@@ -91,8 +91,7 @@ class MILABlock(nn.Module):
 
     def add_attention(self, dim: int, num_heads: int, proj_drop: float, **dd: Any) -> None:
         """Add the layers of `mix`."""
-        self.in_proj = Linear(dim, dim, **dd)
-        self.act_proj = Linear(dim, dim, **dd)
+        self.in_proj, self.act_proj = (Linear(dim, dim, **dd) for _ in range(2))
         self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.act = nn.SiLU()
         self.attn = MilaAttention(dim, num_heads, **dd)

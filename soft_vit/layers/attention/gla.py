@@ -65,8 +65,7 @@ class GatedLinearAttention(Attention):
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
         self.qkv_proj = Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
         self.gk_proj = nn.Sequential(Linear(dim, rank, bias=False, **dd), Linear(rank, 2 * self.key_width, **dd))
-        self.g_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
-        self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
+        self.g_norm, self.l_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd) for _ in range(2))
         self.g_proj = Linear(dim, dim, **dd)
         self.proj = Linear(dim, dim, bias=False, **dd)
 

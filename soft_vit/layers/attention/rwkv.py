@@ -63,8 +63,7 @@ class RWKVAttention(Attention):
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
         dd = device_and_dtype(options)
-        self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
-        self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
+        self.spatial_decay, self.spatial_first = (nn.Parameter(torch.empty(dim, **dd)) for _ in range(2))
         shares = (nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(3))
         self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = shares
         self.key, self.value, self.receptance, self.output = (Linear(dim, dim, bias=False, **dd) for _ in range(4))

@@ -159,8 +159,7 @@ class SoftAttention(Attention):
             refusal = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
         self.declare(mask_refusal=refusal)
 
-        self.q = Linear(dim, dim, bias=qkv_bias, **dd)
-        self.v = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.q, self.v = (Linear(dim, dim, bias=qkv_bias, **dd) for _ in range(2))
         self.window = window(self.sr_ratio, self.sequence)
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)
