@@ -41,7 +41,8 @@ def load_export_model(
         from soft_vit.export.dense import dense_export_model
 
         return dense_export_model(predictor, img_size)
-    if (network := predictor.model if config is None else timm_network(predictor.model)) is None:
+    network = predictor.model if config is None else timm_network(predictor.model)
+    if network is None:
         raise ValueError(f"The config must be that of a timm classifier, got {config}.")
     data = {**resolve_model_data_config(network), **predictor.data}
     mean, std = ([round(value, 6) for value in data[key]] for key in ("mean", "std"))

@@ -438,7 +438,8 @@ class StagedModel(nn.Module):
 
     def forward_stage(self, index: int, x: Any) -> Any:
         """Return the output of a stage, by default a map `[B, C, H, W]`, from that before it or of `embed`."""
-        if (downsample := getattr(self.stages[index - 1], "downsample", None) if index else None) is not None:
+        downsample = getattr(self.stages[index - 1], "downsample", None) if index else None
+        if downsample is not None:
             x = downsample(x)
         return self.stages[index](x)
 

@@ -153,7 +153,8 @@ def model_of_file(
     if name is None or not (":" in name or timm.is_model(name)):
         command = check_command(weights.source)
         raise ValueError(f"{weights.source} must note its model, or its name be given; see `{command}`.")
-    overlay = {**complete_spec(weights, name).entries(options), **(options.pop("pretrained_cfg_overlay", None) or {})}
+    spec = complete_spec(weights, name)
+    overlay = {**spec.entries(options), **(options.pop("pretrained_cfg_overlay", None) or {})}
     model = create_noted(name, weights, pretrained_cfg_overlay=overlay, **options)
     return model, load_into(model, weights, head)
 

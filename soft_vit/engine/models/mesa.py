@@ -64,4 +64,5 @@ class MesaHook(Hook):
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None) -> None:
         # Progress is counted in iterations, because a run by iterations has a single epoch.
-        unwrapped(runner.model).average[:] = [self._average] if runner.iter >= self.begin * runner.max_iters else []
+        begun = runner.iter >= self.begin * runner.max_iters
+        unwrapped(runner.model).average[:] = [self._average] if begun else []
