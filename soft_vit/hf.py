@@ -79,9 +79,7 @@ def _padding_mask(
     """Return transformers' padding mask `[B, N]` as `[B, 1, 1, N]`, the form that its pooling heads take."""
     if mask_function not in (None, bidirectional_mask_function):
         raise ValueError("attn_implementation must be softmax for causal attention and masks of pairs of tokens.")
-    if attention_mask is None or attention_mask.all():
-        return None
-    return attention_mask[:, None, None].bool()
+    return None if attention_mask is None or attention_mask.all() else attention_mask[:, None, None].bool()
 
 
 def _key_mask(mask: Tensor | None) -> Tensor | None:
@@ -150,8 +148,7 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
 
     swapped: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
-    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}
-    if problems:
+    if problems := {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}:
         raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
     model.__class__ = cls
     _save_own_names(model)
@@ -302,9 +299,8 @@ def sam_model(encoder: nn.Module, checkpoint: str | Path | None = None) -> Any:
         load_into(encoder, weights)
         rest = _sam_decoder().from_released(weights)
         # One parameter under two names.
-        shared = {
-            name.replace("shared_image", "prompt_encoder.shared"): x for name, x in rest.items() if "shared" in name
-        }
+        names = [name for name in rest if "shared" in name]
+        shared = {name.replace("shared_image", "prompt_encoder.shared"): rest[name] for name in names}
         load_into(model, rest | shared, "strict")
     model.vision_encoder = SamImageEncoder(encoder)
     return model.eval()

@@ -41,8 +41,7 @@ class FolderStorage:
     """
 
     def __init__(self, path: Path, skip_loops: bool = False) -> None:
-        self.path = path
-        self.skip_loops = skip_loops
+        self.path, self.skip_loops = path, skip_loops
 
     def _walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
         for folder, folders, files in os.walk(self.path, onerror=_raise, followlinks=True):
@@ -196,8 +195,7 @@ def path_below(root: Path, name: str) -> Path:
 
 def require_storage(root: Path, name: str) -> Storage:
     """Return the storage of a name in a folder, see `open_storage`. Raises FileNotFoundError if there is none."""
-    storage = open_storage(root / name)
-    if storage is None:
+    if (storage := open_storage(root / name)) is None:
         raise FileNotFoundError(f"{root} must have a folder {name}, {name}.tar or {name}.zip.")
     return storage
 

@@ -215,12 +215,10 @@ def find_images(root: str | Path, split: str, *, classes: Sequence[str] | None =
     names = list(classes) if classes is not None else _listed_classes(root, split)
     inside = [entry.name.removeprefix(top) for entry in entries]
     if any("/" in name for name in inside):
-        labels = _labels_of_folders(storage, top, inside)
-        source = f"A folder of {storage.path}"
+        labels, source = _labels_of_folders(storage, top, inside), f"A folder of {storage.path}"
     else:
         listed = root / f"{split}.txt"
-        labels = _labels_of_list(storage, listed, inside)
-        source = f"A label in {listed}"
+        labels, source = _labels_of_list(storage, listed, inside), f"A label in {listed}"
     names = names or in_order(set(labels))
     places = _places(names, set(labels), source)
     samples = [(e, places[label]) for e, label in zip(entries, labels, strict=True)]
@@ -304,9 +302,7 @@ def is_image(path: str | PurePath) -> bool:
 def _common_folder(entries: Sequence[StoredFile]) -> str:
     """Return the folder, with its slash, that holds the folders of all classes; "" if there is none."""
     first = entries[0].name.split("/")[0] + "/"
-    if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries):
-        return first
-    return ""
+    return first if all(entry.name.startswith(first) and entry.name.count("/") > 1 for entry in entries) else ""
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -317,13 +313,11 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def _labels_of_folders(storage: Storage, top: str, names: Sequence[str]) -> list[str]:
     """Return the folder of each file. Raises ValueError for a file outside of folders and for an empty folder."""
-    loose = [name for name in names if "/" not in name]
-    if loose:
+    if loose := [name for name in names if "/" not in name]:
         raise ValueError(f"{storage.path} must hold images in one folder per class, got {loose[0]}.")
     labels = [name.split("/")[0] for name in names]
     folders = {folder.removeprefix(top) for folder in storage.folders() if folder.startswith(top)}
-    empty = sorted({folder for folder in folders if folder and "/" not in folder} - set(labels))
-    if empty:
+    if empty := sorted({folder for folder in folders if folder and "/" not in folder} - set(labels)):
         raise ValueError(f"Folders of {storage.path} must hold images, {len(empty)} are empty, such as {empty[0]}.")
     return labels
 
@@ -336,8 +330,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
     # Names that stand twice, such as ImageNet's two cranes, can be told apart by number alone.
     if twice := [name for name, count in Counter(names).items() if count > 1 and name in given and name in places]:
         raise ValueError(f"{what} must name one class, got {twice[0]!r}, the name of {names.count(twice[0])}.")
-    unknown = sorted(given - set(places))
-    if unknown:
+    if unknown := sorted(given - set(places)):
         known = f"the {len(names)} classes ({names[0]}, ... {names[-1]}) or a number below {len(names)}"
         raise ValueError(f"{what} must be one of {known}, got {unknown[0]!r}.")
     return places
@@ -371,8 +364,7 @@ def _labels_of_list(storage: Storage, path: Path, names: Sequence[str]) -> list[
         raise ValueError(f"{path} must have a file and a class on each line, got {lines[bad[0]]!r} on line {bad[0]}.")
     _require_files(storage, _lines_of(path, pairs, (pair[0].strip() for pair in pairs.values())), set(names))
     labels = {name.strip(): label.strip() for name, label in pairs.values()}
-    missing = [name for name in names if name not in labels]
-    if missing:
+    if missing := [name for name in names if name not in labels]:
         raise ValueError(f"{path} must name each image's class, {len(missing)} are missing, such as {missing[0]}.")
     return [labels[name] for name in names]
 

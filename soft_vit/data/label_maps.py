@@ -172,8 +172,7 @@ def find_label_maps(
     listed = [file for file in images.entries() if is_image(file.name)]
     pairs = [(file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end)) for file in listed]
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
-    pairs = [pair for pair in pairs if pair[1].name not in missing]
-    if not pairs:
+    if not (pairs := [pair for pair in pairs if pair[1].name not in missing]):
         such = f", such as {min(missing)}" if missing else ""
         raise ValueError(f"{images.path} must hold images with label maps in {maps.path}{such}.")
     values = known.values if known is not None and of_cityscapes else ()

@@ -24,8 +24,7 @@ class Shards:
 
     def __init__(self, root: str | Path, split: str = "train") -> None:
         root = Path(root).expanduser()
-        paths = sorted(root.glob(f"{split}*.tar"))
-        if not paths:
+        if not (paths := sorted(root.glob(f"{split}*.tar"))):
             raise FileNotFoundError(f"{root} must hold shards {split}*.tar.")
         self.storages = [TarStorage(path) for path in paths]
         listed = root / "classes.txt"

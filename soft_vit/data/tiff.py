@@ -82,8 +82,7 @@ class TiffImage:
         for plane in range(planes):
             for row in range(y0 // rows, math.ceil(y1 / rows)):
                 for column in range(x0 // columns, math.ceil(x1 / columns)):
-                    part = self._segment(level, (plane * down + row) * across + column)
-                    if part is None:
+                    if (part := self._segment(level, (plane * down + row) * across + column)) is None:
                         continue
                     top, left = row * rows, column * columns
                     part = part[max(y0 - top, 0) : y1 - top, max(x0 - left, 0) : x1 - left]

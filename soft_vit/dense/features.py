@@ -66,8 +66,7 @@ class TimmFeatures(nn.Module):
         if out_indices is None:
             info = likeness.feature_info
             strides = dict(zip(info.out_indices, info.reduction(), strict=True))
-            out_indices = [index for index, stride in strides.items() if stride >= min_stride]
-            if not out_indices:
+            if not (out_indices := [index for index, stride in strides.items() if stride >= min_stride]):
                 raise ValueError(f"{model_name} needs maps of stride {min_stride} or more, got {[*strides.values()]}.")
         # timm returns the maps in the order of the stages, each once.
         indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
@@ -114,12 +113,9 @@ class TimmFeatures(nn.Module):
 
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
-        for module in self._frozen:
+        norms = [module for module in self.modules() if isinstance(module, _BatchNorm)] if self.norm_eval else []
+        for module in [*self._frozen, *norms]:
             module.eval()
-        if self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
         return self
 
 

@@ -121,8 +121,7 @@ class Patch:
         """
         parts = []
         for centres, side, length, extent in zip((y, x), self.window[:2], size, self.extent, strict=True):
-            ends = centres.new_tensor([side.start, side.stop])
-            inside = slice(*torch.searchsorted(centres, ends).tolist())
+            inside = slice(*torch.searchsorted(centres, centres.new_tensor([side.start, side.stop])).tolist())
             place = (centres[inside] - side.start) / (side.stop - side.start)
             weight = hann(place, side.start == 0, side.stop == length)
             parts.append((inside, place * extent - 0.5, weight.to(total.dtype)))

@@ -15,7 +15,7 @@ from mmengine.registry import DefaultScope
 from timm.data import DEFAULT_CROP_PCT, IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from soft_vit.engine.data.bad_images import ReadingDataset
-from soft_vit.engine.entries import class_of, datasets_in, datasets_of, entries, timm_model, type_name
+from soft_vit.engine.entries import as_list, class_of, datasets_in, datasets_of, entries, timm_model, type_name
 from soft_vit.engine.machine import start_processes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launcher
@@ -164,8 +164,7 @@ def _take_preprocessing(cfg: Config, spec: ModelSpec, start: str | None, notify:
 
 def check_task(cfg: Config) -> None:
     """Raise ValueError if the parts of a classifier's config differ in whether images have several labels."""
-    model = timm_model(cfg)
-    if not model:
+    if not (model := timm_model(cfg)):
         return
     several, wrong = bool(model.get("multi_label")), []
     for split in ("train", "val", "test"):
@@ -174,8 +173,7 @@ def check_task(cfg: Config) -> None:
             of_one_label = kind.__module__.startswith("soft_vit.") and not {"dataset", "datasets"} & one.keys()
             if (of_one_label or "multi_label" in one) and bool(one.get("multi_label")) != several:
                 wrong.append(f"multi_label={several} in {split}_dataloader.dataset")
-        evaluators = cfg.get(f"{split}_evaluator") or []
-        for one in [evaluators] if isinstance(evaluators, Mapping) else evaluators:
+        for one in as_list(cfg.get(f"{split}_evaluator")):
             if several and type_name(one) in ("Accuracy", "ClassificationMetric"):
                 wrong.append(f"another {split}_evaluator than {type_name(one)}, such as AveragePrecision")
     loss = model.get("loss") or {"use_sigmoid": several}

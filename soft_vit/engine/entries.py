@@ -30,6 +30,11 @@ def arguments_of(cls: type) -> tuple[set[str], bool]:
     return names, False
 
 
+def as_list(value: Any) -> list[dict[str, Any]]:
+    """Return the entries of a value that may be one entry, a list of them or missing."""
+    return [value] if isinstance(value, Mapping) else list(value or ())
+
+
 def entries(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the mapping of every entry of a config."""
     if isinstance(value, Mapping | Config):

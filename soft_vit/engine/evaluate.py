@@ -18,7 +18,7 @@ from mmpretrain.models import BaseClassifier
 from soft_vit.engine.ask import check_task
 from soft_vit.engine.config import resolve
 from soft_vit.engine.data import views
-from soft_vit.engine.entries import class_of, type_name
+from soft_vit.engine.entries import as_list, class_of, type_name
 from soft_vit.engine.hooks.checks import match_classes
 from soft_vit.engine.models.finetune import TIMM_PREFIX, start_spec
 from soft_vit.engine.models.timm_model import classes_of, published_spec
@@ -110,7 +110,7 @@ def evaluate(
             raise ValueError("data_root and confusion must be left out for a model with several labels for each image.")
         if per_class is not None:
             entry = {"type": "mmpretrain.AveragePrecision", "average": None}
-            cfg.test_evaluator = [*_as_list(cfg.get("test_evaluator")), entry]
+            cfg.test_evaluator = [*as_list(cfg.get("test_evaluator")), entry]
     if tta:
         views.use_tta_pipeline(cfg, classifies)
     indices = None
@@ -216,15 +216,11 @@ def _num_classes(cfg: Config) -> int:
 
 def _evaluators(cfg: Config, class_indices: list[int] | None, counted: bool) -> list[dict[str, Any]]:
     """Return this package's metric instead of other accuracies, and the other metrics of a config."""
-    configured, topk = _as_list(cfg.get("test_evaluator")), {1, 5}
+    configured, topk = as_list(cfg.get("test_evaluator")), {1, 5}
     for asked in (entry.get("topk", ()) for entry in configured if type_name(entry) in _ACCURACIES):
         topk |= {asked} if isinstance(asked, int) else set(asked)
     metric = {"type": "ClassificationMetric", "topk": sorted(topk), "class_indices": class_indices}
     return [{**metric, "confusion": counted}, *(entry for entry in configured if type_name(entry) not in _ACCURACIES)]
-
-
-def _as_list(evaluators: Any) -> list[dict[str, Any]]:
-    return [evaluators] if isinstance(evaluators, dict) else list(evaluators or [])
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
@@ -245,8 +241,7 @@ def _write_counts(
     if per_class is not None:
         counts = zip(names, table.sum(1).tolist(), table.diagonal().tolist(), strict=True)
         rows = [(name, count, hits, f"{100 * hits / count:.2f}" if count else "") for name, count, hits in counts]
-        text = csv_table(["class", "images", "correct", "accuracy/top1"], rows)
-        write_atomically(per_class, text.encode())
+        write_atomically(per_class, csv_table(["class", "images", "correct", "accuracy/top1"], rows).encode())
     if confusion is not None:
         rows = [(name, *counts) for name, counts in zip(names, table.tolist(), strict=True)]
         write_atomically(confusion, csv_table(["true \\ predicted", *names], rows).encode())

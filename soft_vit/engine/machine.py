@@ -11,6 +11,8 @@ from mmengine.utils.dl_utils import set_multi_processing
 from timm.scheduler import create_scheduler_v2
 from torch import distributed
 
+from soft_vit.engine.entries import as_list
+
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 """Launchers of the processes of a run, by MMEngine's names."""
 
@@ -25,8 +27,7 @@ def fit(cfg: Config, auto_scale_lr: bool, notify: Callable[[str], None]) -> None
         _fit_cpu_processes(cfg)
     for split in ("train", "val", "test"):
         loader = cfg.get(f"{split}_dataloader") or {}
-        workers = loader.get("num_workers", 0)
-        if workers:
+        if loader.get("num_workers", 0):
             # Workers finish their batch when a cluster sends SIGTERM to every process.
             loader.setdefault("worker_init_fn", {"type": "shield_worker"})
         elif loader.get("persistent_workers"):
@@ -74,8 +75,7 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
     `auto_scale_lr.base_batch_size`. Warm-up factors are relative already.
     """
-    base = (cfg.get("auto_scale_lr") or {}).get("base_batch_size")
-    if not base:
+    if not (base := (cfg.get("auto_scale_lr") or {}).get("base_batch_size")):
         raise ValueError(f"auto_scale_lr.base_batch_size must be the batch of the config's rate, got {base}.")
     # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds.
     cfg.auto_scale_lr.enable = False
@@ -85,8 +85,7 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     images = processes * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
     optimizer = cfg.optim_wrapper.optimizer
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
-    schedulers = cfg.get("param_scheduler") or []
-    for scheduler in [schedulers] if isinstance(schedulers, dict) else schedulers:
+    for scheduler in as_list(cfg.get("param_scheduler")):
         is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"
         if scheduler["type"].endswith("TimmLR"):
             scheduler.setdefault("warmup_lr", signature(create_scheduler_v2).parameters["warmup_lr"].default)

@@ -22,11 +22,7 @@ _READ_BY_RUNNER = {*inspect.signature(Runner.__init__).parameters, "activation_c
 _READ_BY_RUNNER |= {"custom_imports", "efficient_conv_bn_eval", "find_unused_parameters", "model_wrapper_cfg"}
 _READ_BY_RUNNER |= {"sync_bn", "tta_model", "tta_pipeline"}
 # Hooks that every run has.
-_HOOKS = {
-    "weights": {"type": "WeightsHook"},
-    "stop": {"type": "StopHook"},
-    "throughput": {"type": "ThroughputHook"},
-}
+_HOOKS = {"weights": {"type": "WeightsHook"}, "stop": {"type": "StopHook"}, "throughput": {"type": "ThroughputHook"}}
 # Default hooks that MMEngine itself leaves out if they are None.
 _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
 # Counts of steps, epochs or images, by name.

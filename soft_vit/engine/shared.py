@@ -30,12 +30,8 @@ NAMES = ("ann_dir", "ann_file", "data_root", "image_size", "num_classes", "val_f
 """The shared values."""
 _PATHS = ("ann_dir", "ann_file", "data_root")
 # The argument for the image size of each type that has one.
-_SIZED = {
-    "AlbumentationsTransform": "img_size",
-    "ShapesDataset": "size",
-    "TimmAugment": "img_size",
-    "TimmEvalCrop": "img_size",
-}
+_SIZED = dict.fromkeys(("AlbumentationsTransform", "TimmAugment", "TimmEvalCrop"), "img_size")
+_SIZED["ShapesDataset"] = "size"
 # The same for types that take another size, or none, where a config does not set it.
 _SIZED_IF_SET = {
     "SegmentationPreprocessor": "size",
@@ -147,8 +143,7 @@ def _sized(cfg: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str
 
 
 def _share_image_size(cfg: Config, earlier: Earlier) -> None:
-    value = _agree(cfg, "image_size", "img_size", earlier)
-    if value is None:
+    if (value := _agree(cfg, "image_size", "img_size", earlier)) is None:
         return
     if not all(isinstance(side, int) and side > 0 for side in to_2tuple(value)):
         raise ValueError(f"image_size must be a positive int or (height, width), got {value}.")

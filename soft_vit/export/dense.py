@@ -103,8 +103,7 @@ class MaskRCNNBoxes(nn.Module):
         boxes = decoded(rpn.box_coder, deltas, anchors_of(rpn.anchor_generator, x, maps)[None], x).squeeze(2)
         chosen, start = [], 0
         for level in logits.squeeze(2).split([each[0].numel() for each in by_level], 1):
-            best = level.topk(min(rpn.pre_nms_top_n() + extra, level.shape[1]), 1).indices
-            chosen.append(best + start)
+            chosen.append(level.topk(min(rpn.pre_nms_top_n() + extra, level.shape[1]), 1).indices + start)
             start += level.shape[1]
         index = torch.cat(chosen, 1)
         proposals = boxes.gather(1, index[..., None].expand(-1, -1, 4))

@@ -3,11 +3,12 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -26,16 +27,10 @@ MAX_SIDE = 4096
 METADATA_FILE = "metadata.json"
 
 
-@contextmanager
-def without_stack_traces() -> Iterator[None]:
+def without_stack_traces() -> AbstractContextManager:
     """Return a context without traces of the code, which no file holds, and which take a fifth of a capture's time."""
-    config, name = torch.fx.config, "do_not_emit_stack_traces"
-    before = getattr(config, name, False)
-    setattr(config, name, True)
-    try:
-        yield
-    finally:
-        setattr(config, name, before)
+    # Older versions of torch lack the setting.
+    return patch.object(torch.fx.config, "do_not_emit_stack_traces", True, create=True)
 
 
 def capture(source: ExportModel, any_size: bool = False, any_batch: bool = True) -> torch.export.ExportedProgram:

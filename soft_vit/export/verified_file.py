@@ -11,6 +11,7 @@ import torch
 from soft_vit.export.formats import FORMATS, Run, as_list
 from soft_vit.export.model import ExportModel
 from soft_vit.export.quantization import QUANTIZERS, check_drop
+from soft_vit.ops.layout import Size
 from soft_vit.text_tables import one_line
 from soft_vit.weights.files import ensure_writable, write_atomically
 
@@ -111,7 +112,7 @@ def place(source: Path, target: Path) -> int:
     return target.stat().st_size
 
 
-def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]:
+def verified_sizes(source: ExportModel, any_size: bool) -> list[Size]:
     """Return sizes to compare at: the model's own and, with any_size, larger, smaller and elongated ones."""
     (height, width), least = source.input_size[1:], source.min_side
     others = [(height + 37, max(width - 11, least)), (least, 3 * width + 5), (2 * height - 1, least)]
@@ -120,9 +121,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[tuple[int, int]]
     return [(height, width), *(others if any_size else ())]
 
 
-def compare(
-    run: Run, source: ExportModel, sizes: Sequence[tuple[int, int]], batches: Sequence[int] = BATCHES
-) -> dict[str, float]:
+def compare(run: Run, source: ExportModel, sizes: Sequence[Size], batches: Sequence[int] = BATCHES) -> dict[str, float]:
     """Return the difference from the model, see `relative_error`, for each shape of random images.
 
     sizes: (H, W) of the images, each in all batches. Raises ValueError if the file cannot run on a batch.

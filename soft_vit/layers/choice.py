@@ -107,8 +107,7 @@ def choose_attention(
             found.append(Choice(kind, dict(FIXED_TOKENS.get(kind, {})), *both, source, scores.get(kind)))
     if not found:
         raise ValueError(f"kinds must hold a type measured at {num_tokens} tokens, got {sorted(wanted)}.")
-    fitting = [choice for choice in found if memory is None or choice.megabytes <= memory]
-    if not fitting:
+    if not (fitting := [choice for choice in found if memory is None or choice.megabytes <= memory]):
         smallest = min(found, key=lambda choice: choice.megabytes)
         least = f"{smallest.megabytes:.3g} MB ({smallest.kind})"
         raise ValueError(f"memory must be at least {least} for {num_tokens} tokens, got {memory}.")

@@ -10,6 +10,7 @@ from timm.layers import register_notrace_function
 from torch import Tensor, nn
 
 from soft_vit.layers.plain import conv_norm_act
+from soft_vit.ops.layout import Size
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.sizes import same_size
 
@@ -20,7 +21,7 @@ def map_to_tokens(x: Tensor) -> Tensor:
     return x.movedim(1, -1).flatten(1, 2)
 
 
-def tokens_to_map(x: Tensor, feat_size: tuple[int, int]) -> Tensor:
+def tokens_to_map(x: Tensor, feat_size: Size) -> Tensor:
     """Return tokens `[B, H * W, C]` as a map `[B, C, H, W]`: a channels-last view."""
     # In this order, as the other leaves a single image strides that are not recognised as channels-last.
     return x.unflatten(1, feat_size).movedim(-1, 1)
@@ -81,11 +82,7 @@ def interpolate_maps(maps: Tensor, size: Sequence[int], mode: str = "bilinear") 
 
 @register_notrace_function
 def resample_pos_embed(
-    pos_embed: Tensor,
-    grid_size: tuple[int, int],
-    feat_size: tuple[int, int],
-    num_prefix_tokens: int = 0,
-    mode: str = "bilinear",
+    pos_embed: Tensor, grid_size: Size, feat_size: Size, num_prefix_tokens: int = 0, mode: str = "bilinear"
 ) -> Tensor:
     """Resample a position embedding `[1, P + h*w, C]` of grid_size (h, w) to feat_size (H, W): `[1, P + H*W, C]`.
 
@@ -105,9 +102,7 @@ def replace_parameter(module: nn.Module, name: str, value: Tensor) -> None:
     setattr(module, name, nn.Parameter(value.detach().clone(), requires_grad=old.requires_grad))
 
 
-def grid_of_positions(
-    given: Tensor, own: Tensor, noted: tuple[int, int] | None, num_prefix_tokens: int = 0
-) -> tuple[int, int] | None:
+def grid_of_positions(given: Tensor, own: Tensor, noted: Size | None, num_prefix_tokens: int = 0) -> Size | None:
     """Return the map from which a position embedding `[1, P + n, C]` is resampled; None if it stays as it is.
 
     own: the embedding of the model. noted: the map that the file notes; if its size does not fit, the map is taken for

@@ -54,9 +54,7 @@ class Linear(nn.Linear):
     """`x W^T + b` of tokens `[..., C]`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_fused(x, self):
-            return fused_linear(x, self.weight, self.bias)
-        return F.linear(x, self.weight, self.bias)
+        return fused_linear(x, self.weight, self.bias) if is_fused(x, self) else F.linear(x, self.weight, self.bias)
 
 
 def linear_act(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:

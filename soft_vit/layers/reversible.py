@@ -15,12 +15,13 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from soft_vit.layers.block import PostNormBlock, PreNormBlock
 from soft_vit.layers.recompute import statistics_kept
+from soft_vit.ops.layout import Size
 from soft_vit.ops.numerics import in_transform
 
 Block = PostNormBlock | PreNormBlock
 
 
-def attention_half(block: Block, x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int) -> Tensor:
+def attention_half(block: Block, x: Tensor, feat_size: Size, num_prefix_tokens: int) -> Tensor:
     """Compute F: the attention of a block on normalised tokens `[B, P + N, C]`."""
     return block.drop_path1(block.attn(block.norm1(x), feat_size, num_prefix_tokens))
 
@@ -57,12 +58,7 @@ class _ReversibleBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        blocks: Sequence[Block],
-        feat_size: tuple[int, int],
-        num_prefix_tokens: int,
-        *parameters: Tensor,
+        ctx: Any, x: Tensor, blocks: Sequence[Block], feat_size: Size, num_prefix_tokens: int, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         y1 = y2 = x
         states = []
@@ -80,10 +76,8 @@ class _ReversibleBlocks(torch.autograd.Function):
     def backward(ctx: Any, grad_1: Tensor, grad_2: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             # Not `once_differentiable`, which fails only where the gradient of all leaves is asked for.
-            raise ValueError(
-                "create_graph must be False for reversible blocks, got True. Second derivatives require torch.func, or "
-                "a model without reversible blocks."
-            )
+            instead = "Second derivatives require torch.func, or a model without reversible blocks."
+            raise ValueError(f"create_graph must be False for reversible blocks, got True. {instead}")
         y1, y2 = ctx.saved_tensors
         grads: dict[Tensor, Tensor] = {}
 
@@ -107,9 +101,7 @@ class _ReversibleBlocks(torch.autograd.Function):
         return grad_1 + grad_2, None, None, None, *(grads.get(parameter) for parameter in ctx.parameters)
 
 
-def plain_streams(
-    blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int
-) -> tuple[Tensor, Tensor]:
+def plain_streams(blocks: Sequence[Block], x: Tensor, feat_size: Size, num_prefix_tokens: int) -> tuple[Tensor, Tensor]:
     """Return the two streams after all blocks; autograd stores every activation."""
     y1 = y2 = x
     for block in blocks:
@@ -119,9 +111,7 @@ def plain_streams(
 
 
 @register_notrace_function
-def reversible_blocks(
-    blocks: Sequence[Block], x: Tensor, feat_size: tuple[int, int], num_prefix_tokens: int = 0
-) -> Tensor:
+def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: Size, num_prefix_tokens: int = 0) -> Tensor:
     """Apply blocks to tokens `[B, P + N, C]` in reversible form: both streams start as x, and the result is their mean.
 
     blocks: `PostNormBlock` or `PreNormBlock`; in both, a LayerNorm precedes attention and MLP, as in Reformer.

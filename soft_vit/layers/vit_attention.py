@@ -59,10 +59,8 @@ def rotate_tokens(x: Tensor, rope: Tensor, half: bool) -> Tensor:
 
 def missing_grid(name: str) -> ValueError:
     """Return the error for an attention that needs a grid without one."""
-    return ValueError(
-        f"feat_size must be the grid (H, W) of the model's tokens for {name!r}, got None. soft_vit.swap_attention "
-        f"follows the grid of each image instead."
-    )
+    instead = "soft_vit.swap_attention follows the grid of each image instead."
+    return ValueError(f"feat_size must be the grid (H, W) of the model's tokens for {name!r}, got None. {instead}")
 
 
 class NoProjection(nn.Identity):
@@ -109,8 +107,7 @@ class ViTAttention(Attention):
             raise missing_grid(kind.__name__)
         # The heads of the block; the attention type may have another number.
         self.block_heads = num_heads
-        self.grid = feat_size
-        self.num_prefix_tokens = num_prefix_tokens
+        self.grid, self.num_prefix_tokens = feat_size, num_prefix_tokens
         # Whether a rotary embedding pairs channels with those half a head away, instead of neighbours.
         self.rotate_half = False
         if scale_norm:
@@ -154,8 +151,7 @@ class ViTAttention(Attention):
         grid, P, mask = given
         if mask is not None and mask.is_floating_point() and mask.ndim == 4:
             if self.traits.needs_grid and not is_known:
-                name = type(self).__name__
-                raise ValueError(f"swap_attention must be used for {name} in batches of many shapes.")
+                raise ValueError(f"swap_attention must be used for {type(self).__name__} in batches of many shapes.")
             mask = valid_tokens(mask)[:, None, None]
         mask = padding_mask(mask, is_causal, x)
         if self.traits.needs_grid and not is_known:
@@ -215,8 +211,7 @@ def __getattr__(name: str) -> type[ViTAttention]:
 def check_options(kind: str, options: dict[str, Any]) -> None:
     """ValueError for an option that the attention type does not have, or gets from its block."""
     accepted = {*attention_options(attention_class(kind)), "sr_ratio"} - BLOCK_ARGUMENTS
-    unknown = sorted(options.keys() - accepted)
-    if unknown:
+    if unknown := sorted(options.keys() - accepted):
         raise ValueError(f"Options of {kind!r} must be among {', '.join(sorted(accepted))}, got {unknown[0]!r}.")
 
 

@@ -72,8 +72,7 @@ class Backbone(nn.Module):
         if not self.of_timm:
             kwargs["grid"] = self.feat_size(x)
         elif not isinstance(kwargs.get("attn_mask"), TokenGrid):
-            grid = TokenGrid(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
-            kwargs["attn_mask"] = grid
+            kwargs["attn_mask"] = TokenGrid(self.feat_size(x), self.model.num_prefix_tokens, kwargs.get("attn_mask"))
         return first(self.attention(block)(*args, **kwargs))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -72,8 +72,7 @@ def transfer_errors(
     with ExitStack() as stack:
         for block in blocks:
             attention = teacher.attention(block)
-            hook = attention.register_forward_hook(partial(compare, block), with_kwargs=True)
-            stack.callback(hook.remove)
+            stack.callback(attention.register_forward_hook(partial(compare, block), with_kwargs=True).remove)
             if weights:
                 keep = partial(expected.__setitem__, block)
                 stack.enter_context(watch_attention(_attention_within(attention), keep))
@@ -91,12 +90,13 @@ def tokens_of(backbone: Backbone, x: Tensor, blocks: Sequence[int] = ()) -> list
     """Return the tokens `[B, P + N, C]` after each of these blocks, and the final ones, of images `[B, 3, H, W]`."""
     seen: dict[int, Tensor] = {}
     layers = backbone.layers
+
+    def keep(block: int, module: nn.Module, args: tuple, result: Any) -> None:
+        seen[block] = first(result)
+
     with ExitStack() as stack:
         for block in blocks:
-            keep = layers[block][0].register_forward_hook(
-                lambda module, args, result, block=block: seen.__setitem__(block, first(result))
-            )
-            stack.callback(keep.remove)
+            stack.callback(layers[block][0].register_forward_hook(partial(keep, block)).remove)
         final = backbone(x)
     return [*(seen[block] for block in blocks), final]
 

@@ -286,8 +286,7 @@ class Linearisation:
                 if kept == began:
                     what = f"Phase {phase} made the error of sample images worse than {self.best['error']:.3f}"
                     warnings.warn(f"{what}; the weights from before it are kept. Lower its lr.", stacklevel=3)
-                noted = {"step": kept, "checks": self.best["checks"]}
-                self.history[f"phase {phase}"] = self.measure(samples) | noted
+                self.history[f"phase {phase}"] = self.measure(samples) | {"step": kept, "checks": self.best["checks"]}
                 self.best = {}
         if self.step == self.plan.ends[0] and self.keep_softmax:
             # All processes compute the choice, since waiting for the main one may exceed the timeout of a group.
@@ -367,8 +366,7 @@ class Linearisation:
         self.blocks = [block for block in self.blocks if block not in kept]
         self.student = make_student(self.teacher, self.kind, self.blocks, **self.options)
         for block in self.blocks:
-            weights = NotedWeights(trained.attention(block).state_dict(), ModelSpec())
-            load_into(self.student.attention(block), weights)
+            load_into(self.student.attention(block), NotedWeights(trained.attention(block).state_dict(), ModelSpec()))
 
     def _save(self, path: Path, optimizer: torch.optim.Optimizer | None) -> None:
         if rank_and_count()[0] > 0:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from soft_vit.layers.attention import name_hint
 from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample_pos_embed, tokens_to_map
 from soft_vit.layers.recompute import checkpoint
+from soft_vit.ops.layout import Size
 from soft_vit.ops.numerics import check_choice
 from soft_vit.weights import RECORDED_WEIGHTS, WeightsError
 from soft_vit.weights.adapter import Adapter
@@ -41,7 +42,7 @@ class UnknownOptionError(TypeError, ValueError):
     """Raised for an option of neither the model nor its attentions; timm expects a TypeError, callers a ValueError."""
 
 
-def check_image_size(img_size: int | tuple[int, int], minimum: int = 1) -> tuple[int, int]:
+def check_image_size(img_size: int | Size, minimum: int = 1) -> Size:
     """Return img_size as (height, width); ValueError if a side is below `minimum`."""
     size = tuple(to_2tuple(img_size))
     if len(size) != 2 or min(size) < minimum:
@@ -63,9 +64,8 @@ def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
     """Raise ValueError unless every argument has a positive entry for each stage, and the last stage a block."""
     for name, values in arguments.items():
         if len(values) != len(depths) or not all(isinstance(x, int | float) and x > 0 for x in values):
-            raise ValueError(
-                f"{name} must be a positive number for each of the {len(depths)} stages, got {tuple(values)}."
-            )
+            what = f"a positive number for each of the {len(depths)} stages"
+            raise ValueError(f"{name} must be {what}, got {tuple(values)}.")
     if min(depths) < 0 or depths[-1] < 1:
         raise ValueError(f"depths must be at least 0, and at least 1 in the last stage, got {tuple(depths)}.")
 
@@ -168,7 +168,7 @@ class Stage(nn.Module):
         return x
 
 
-def resize_stage(stage: Any, grid_size: tuple[int, int]) -> None:
+def resize_stage(stage: Any, grid_size: Size) -> None:
     """Resample the position embedding of a stage, and the weights of its attentions for one map, to another map."""
     if stage.pos_embed is not None:
         pos_embed = resample_pos_embed(stage.pos_embed, stage.grid_size, grid_size, stage.num_prefix_tokens)
@@ -238,7 +238,7 @@ class StagedModel(nn.Module):
         embed_dims: Sequence[int],
         reductions: Sequence[int] | None = None,
         *,
-        img_size: int | tuple[int, int] = 224,
+        img_size: int | Size = 224,
         in_chans: int = 3,
         num_classes: int = 1000,
         num_features: int | None = None,
@@ -251,8 +251,7 @@ class StagedModel(nn.Module):
         super().__init__()
         self.img_size = check_image_size(img_size)
         self.reductions = reductions or [4 * 2**i for i in range(len(embed_dims))]
-        self.in_chans = in_chans
-        self.num_classes = num_classes
+        self.in_chans, self.num_classes = in_chans, num_classes
         self.num_features = num_features or embed_dims[-1]
         self.global_pool = check_choice("global_pool", global_pool, self.global_pools)
         self.feature_info: list[dict[str, Any]] = [
@@ -330,7 +329,7 @@ class StagedModel(nn.Module):
         for stage in self.stages:
             stage.grad_checkpointing = enable  # type: ignore[assignment]  # a ModuleList knows no type of its modules
 
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+    def set_input_size(self, img_size: int | Size) -> None:
         """Set the image size of the model, at least 32 x 32, and resample the weights that belong to it."""
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         if img_size != self.img_size:
@@ -341,13 +340,13 @@ class StagedModel(nn.Module):
         # timm saves this with the weights.
         update_model_input_size(self, img_size)
 
-    def grids(self, img_size: tuple[int, int]) -> list[tuple[int, int]]:
+    def grids(self, img_size: Size) -> list[Size]:
         """Return the map sizes (H, W) of the stages for an image size."""
         if self.rounds_up:
             return [(-(-img_size[0] // r), -(-img_size[1] // r)) for r in self.reductions]
         return [(img_size[0] // r, img_size[1] // r) for r in self.reductions]
 
-    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+    def position_counts(self, img_size: Size) -> dict[str, int]:
         """Return the number of positions, with prefix tokens, of each position embedding for an image size."""
         grids = zip(cast(Any, self.stages), self.grids(img_size), strict=False)
         return {
@@ -356,7 +355,7 @@ class StagedModel(nn.Module):
             if getattr(stage, "pos_embed", None) is not None
         }
 
-    def attention_grid(self, grid_size: tuple[int, int]) -> tuple[int, int]:
+    def attention_grid(self, grid_size: Size) -> Size:
         """Return the map that weights of attentions in a stage belong to, by default that of the stage."""
         return grid_size
 
@@ -416,9 +415,7 @@ class StagedModel(nn.Module):
         """
         return self.adapter.to_released(state, self)
 
-    def resample_state(
-        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
-    ) -> None:
+    def resample_state(self, prefix: str, weights: MutableMapping[str, Tensor], img_size: Size | None = None) -> None:
         """Resample, in place, position embeddings and weights of attentions for one map to the maps of this model.
 
         prefix: of the names of this model in weights. img_size: the image size of the weights, if known.
@@ -520,39 +517,36 @@ class PlainModel(StagedModel):
 
     stem_pattern: ClassVar[str] = r"^patch_embed|^pos_embed"
     with_classes: ClassVar[tuple[str, ...]] = ("head.",)
-    pos_img_size: tuple[int, int] | None = None
+    pos_img_size: Size | None = None
     pos_embed: nn.Parameter
 
     def init_pos_embed(self, dim: int, **dd: Any) -> None:
         self.pos_embed = nn.Parameter(torch.empty(1, math.prod(self.pos_grid()), dim, **dd))
 
-    def pos_grid(self, img_size: tuple[int, int] | None = None) -> tuple[int, int]:
+    def pos_grid(self, img_size: Size | None = None) -> Size:
         """Return the map (H, W) of the embedding of a model for images of that size, by default this model."""
         return self.grids(self.pos_img_size or img_size or self.img_size)[0]
 
     def add_positions(self, x: Tensor) -> Tensor:
         """Return a map `[B, C, H, W]` plus the position embedding."""
         feat_size = x.shape[2], x.shape[3]
-        return x + tokens_to_map(
-            resample_pos_embed(self.pos_embed, self.pos_grid(), feat_size, mode="bicubic"), feat_size
-        )
+        pos_embed = resample_pos_embed(self.pos_embed, self.pos_grid(), feat_size, mode="bicubic")
+        return x + tokens_to_map(pos_embed, feat_size)
 
     def embed(self, x: Tensor) -> Tensor:
         return self.add_positions(self.patch_embed(x))
 
-    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+    def set_input_size(self, img_size: int | Size) -> None:
         img_size = check_image_size(img_size, MIN_IMAGE_SIDE)
         old, new = self.pos_grid(), self.pos_grid(img_size)
         if old != new:
             replace_parameter(self, "pos_embed", resample_pos_embed(self.pos_embed, old, new, mode="bicubic"))
         super().set_input_size(img_size)
 
-    def position_counts(self, img_size: tuple[int, int]) -> dict[str, int]:
+    def position_counts(self, img_size: Size) -> dict[str, int]:
         return {"pos_embed": math.prod(self.pos_grid(img_size))}
 
-    def resample_state(
-        self, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
-    ) -> None:
+    def resample_state(self, prefix: str, weights: MutableMapping[str, Tensor], img_size: Size | None = None) -> None:
         """Resample the position embedding, in place; one of `[1, H, W, C]` is that of the map (H, W)."""
         name = f"{prefix}pos_embed"
         if name in weights:
@@ -560,8 +554,7 @@ class PlainModel(StagedModel):
             if weights[name].ndim == 4:
                 noted = weights[name].shape[1], weights[name].shape[2]
                 weights[name] = weights[name].flatten(1, 2)
-            grid = grid_of_positions(weights[name], self.pos_embed, noted)
-            if grid is not None:
+            if (grid := grid_of_positions(weights[name], self.pos_embed, noted)) is not None:
                 weights[name] = resample_pos_embed(weights[name], grid, self.pos_grid(), mode="bicubic")
 
 

@@ -274,9 +274,8 @@ class EfficientViT(base.StagedModel):
                     block = named(context_module=Residual(attention, rate), local_module=block)
                 blocks.append(block)
             self.stages.append(base.Stage(blocks))
-        self.neck: nn.Module = nn.Identity()
-        if num_classes > 0 or not self.neck_of_head:
-            self.neck = self.make_neck(**dd)
+        has_neck = num_classes > 0 or not self.neck_of_head
+        self.neck: nn.Module = self.make_neck(**dd) if has_neck else nn.Identity()
 
     def make_neck(self, **dd: Any) -> MapFusion:
         return MapFusion(**self.neck_options, conv=partial(self.conv, **dd))
@@ -379,10 +378,8 @@ BACKBONES: dict[str, dict[str, Any]] = {
 
 
 def _seg(backbone: str, classes: int, channels: int, depth: int = 3, block: str = "mb", **neck: Any) -> dict[str, Any]:
-    eps = {"eps": 1e-7} if backbone.startswith("l") else {}
-    return dict(
-        BACKBONES[backbone], num_classes=classes, neck=dict(channels=channels, depth=depth, block=block, **neck), **eps
-    )
+    neck, eps = dict(channels=channels, depth=depth, block=block, **neck), {"eps": 1e-7}
+    return dict(BACKBONES[backbone], num_classes=classes, neck=neck, **(eps if backbone.startswith("l") else {}))
 
 
 def _sam(backbone: str, depth: int, expand: float = 1) -> dict[str, Any]:

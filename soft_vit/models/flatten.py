@@ -31,10 +31,7 @@ class FLattenSwin(Swin):
 PVT_MODELS: dict[str, dict[str, Any]] = {
     **{f"flatten_pvt_{size}": arguments for size, arguments in PVT_SIZES.items()},
     "flatten_pvt_v2_b0": dict(PVT_SIZES["tiny"], overlap=True, embed_dims=(32, 64, 160, 256)),
-    "flatten_pvt_v2_b1": dict(PVT_SIZES["tiny"], overlap=True),
-    "flatten_pvt_v2_b2": dict(PVT_SIZES["small"], overlap=True),
-    "flatten_pvt_v2_b3": dict(PVT_SIZES["medium"], overlap=True),
-    "flatten_pvt_v2_b4": dict(PVT_SIZES["large"], overlap=True),
+    **{f"flatten_pvt_v2_b{i}": dict(arguments, overlap=True) for i, arguments in enumerate(PVT_SIZES.values(), 1)},
     "flatten_pvt_v2_b5": dict(PVT_SIZES["large"], overlap=True, depths=(3, 6, 40, 3), mlp_ratios=(4, 4, 4, 4)),
 }
 SWIN_MODELS = {f"flatten_swin_{size}": arguments for size, arguments in SWIN_SIZES.items()}

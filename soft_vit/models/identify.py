@@ -20,6 +20,9 @@ from soft_vit.weights.read import NotedWeights, load_weights, require_finite
 
 __all__ = ["describe_file", "identify"]
 
+# The position embedding of a stage of the pyramid.
+POS_EMBED = r"stages\.\d+\.pos_embed"
+
 
 def describe_file(path: str | Path) -> list[str]:
     """Return sentences that describe a file of weights: its models, size, head, digest and how it is found.
@@ -57,12 +60,10 @@ def identify(weights: NotedWeights) -> list[str]:
     require_finite(weights, weights.source)
     noted = [weights.spec.model] if weights.spec.model in (*PYRAMID_MODELS, *VIT_MODELS, *FAMILY_MODELS) else []
     for names in (noted, _candidates(weights)):
-        found = [name for name in names if name and _fits(weights, name)]
-        if found:
+        if found := [name for name in names if name and _fits(weights, name)]:
             return found
-    raise ValueError(
-        f"The weights must be those of a model of this package, got parameters such as {next(iter(weights))}."
-    )
+    what = f"parameters such as {next(iter(weights))}"
+    raise ValueError(f"The weights must be those of a model of this package, got {what}.")
 
 
 def _fits(weights: NotedWeights, name: str) -> bool:
@@ -89,15 +90,11 @@ def _candidates(weights: Mapping[str, Tensor]) -> Iterable[str]:
     names = list(PyramidViT.adapter.from_released(weights))
     if "stages.0.pos_embed" in names:
         depths = _depths(names, r"stages\.(\d+)\.blocks\.(?:reversible\.)?(\d+)\.")
-        widths = tuple(
-            weights[given].shape[-1]
-            for given, name in zip(weights, names, strict=True)
-            if re.fullmatch(r"stages\.\d+\.pos_embed", name)
-        )
+        embeds = [x for x, name in zip(weights.values(), names, strict=True) if re.fullmatch(POS_EMBED, name)]
+        sizes = depths, tuple(x.shape[-1] for x in embeds)
+        pyramids = [name for name, size in PYRAMID_MODELS.items() if (size["depths"], size["embed_dims"]) == sizes]
         # A released PVT has position embeddings of the same names.
-        return [
-            name for name, size in PYRAMID_MODELS.items() if (size["depths"], size["embed_dims"]) == (depths, widths)
-        ] or FAMILY_MODELS
+        return pyramids or FAMILY_MODELS
     if "blocks.0.norm1.weight" in names:
         depth, width = _depths(names, r"()blocks\.(\d+)\."), weights["blocks.0.norm1.weight"].shape[0]
         vits = [name for name, size in VIT_MODELS.items() if (size["depth"], size["embed_dim"]) == (*depth, width)]
@@ -124,8 +121,7 @@ def _heads(model: str) -> list[str]:
 def _how_it_is_found(path: Path, models: list[str]) -> str:
     """Return a sentence on how pretrained=True finds the file."""
     fitting = [entry for entry in RECORDED_WEIGHTS.values() if entry.model in models]
-    here = [entry.name for entry in fitting if entry.file == path.name]
-    if not here:
+    if not (here := [entry.name for entry in fitting if entry.file == path.name]):
         known = dict.fromkeys(entry.file for entry in fitting if entry.sources)
         such_as = f", such as {' or '.join(known)}" if known else ""
         return f"No weights are recorded under the name {path.name}; pretrained=True looks for recorded names{such_as}."

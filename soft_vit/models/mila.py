@@ -38,10 +38,8 @@ class Stem(nn.Module):
         unit: dict[str, Any] = dict(bias=False, **dd)
         self.conv1 = ConvNormAct(in_chans, half, stride=2, **unit)
         self.conv2 = nn.Sequential(ConvNormAct(half, half, **unit), ConvNormAct(half, half, act=False, **unit))
-        self.conv3 = nn.Sequential(
-            ConvNormAct(half, 4 * dim, stride=2, **unit),
-            ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit),
-        )
+        widen = ConvNormAct(half, 4 * dim, stride=2, **unit)
+        self.conv3 = nn.Sequential(widen, ConvNormAct(4 * dim, dim, kernel_size=1, act=False, **unit))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv1(channels_last(pad_to_multiple(x, 4)))
@@ -93,8 +91,7 @@ class MILABlock(nn.Module):
 
     def add_attention(self, dim: int, num_heads: int, proj_drop: float, **dd: Any) -> None:
         """Add the layers of `mix`."""
-        self.in_proj = Linear(dim, dim, **dd)
-        self.act_proj = Linear(dim, dim, **dd)
+        self.in_proj, self.act_proj = (Linear(dim, dim, **dd) for _ in range(2))
         self.dwc = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, **dd)
         self.act = nn.SiLU()
         self.attn = MilaAttention(dim, num_heads, **dd)

@@ -90,9 +90,8 @@ def stage_attentions(attention: str | Sequence[str], stage4: str | None, num_sta
         stage4 = check_choice("stage4", stage4 or "softmax", tuple(STAGE4_ATTENTIONS))
         return (attention,) * (num_stages - 1) + (STAGE4_ATTENTIONS[stage4],)
     if len(attention) != num_stages or stage4 is not None:
-        raise ValueError(
-            f"attention must be a name, or {num_stages} names without stage4, got {tuple(attention)!r} and {stage4!r}."
-        )
+        what = f"a name, or {num_stages} names without stage4"
+        raise ValueError(f"attention must be {what}, got {tuple(attention)!r} and {stage4!r}.")
     return tuple(attention)
 
 
@@ -107,10 +106,9 @@ def split_attn_options(
     known = [attention_options(attention_class(name)) for name in attentions]
     for name in options:
         if not any(name in accepted for accepted in known):
-            choices = sorted(set().union(*known))
-            raise base.UnknownOptionError(
-                f"Options must be those of the model or of its attentions ({', '.join(choices)}), got {name!r}."
-            )
+            choices = ", ".join(sorted(set().union(*known)))
+            what = f"those of the model or of its attentions ({choices})"
+            raise base.UnknownOptionError(f"Options must be {what}, got {name!r}.")
     given = {**defaults, **options}
     stages = [{name: value for name, value in given.items() if name in accepted} for accepted in known]
     if attentions[-1] == "gaussian" and "soft_norm" in attentions:
@@ -232,9 +230,8 @@ class PyramidViT(base.StagedModel):
         attentions = stage_attentions(attention, stage4, len(depths))
         needs_grid = attention_class(attentions[-1]).traits.needs_grid
         if class_token and needs_grid:
-            raise ValueError(
-                f"class_token must be False if the last stage has the attention {attentions[-1]!r}, got True."
-            )
+            what = f"False if the last stage has the attention {attentions[-1]!r}"
+            raise ValueError(f"class_token must be {what}, got True.")
         class_token = not needs_grid if class_token is None else class_token
         rates = {"attn_drop": attn_drop_rate, "proj_drop": proj_drop_rate}
         options = split_attn_options(attentions, attn_options, defaults=rates)
@@ -256,10 +253,9 @@ class PyramidViT(base.StagedModel):
             dim, feat_size = embed_dims[i], counted_grids[i] if "num_bottleneck" in options[i] else grids[i]
             block: dict[str, Any] = dict(mlp_ratio=ratios[i], proj_drop=proj_drop_rate, mlp_chunks=mlp_chunks, **dd)
             blocks: list[Block] = []
+            kind = attention_class(attentions[i])
             for rate in block_rates:
-                attn = attention_class(attentions[i])(
-                    dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd
-                )
+                attn = kind(dim, num_heads[i], feat_size=feat_size, sr_ratio=sr_ratios[i], **options[i], **dd)
                 if i == last:
                     blocks.append(PreNormBlock(dim, attn, drop_path=rate, **block))
                 else:
@@ -268,10 +264,8 @@ class PyramidViT(base.StagedModel):
                 patch_embed = ConvPatchEmbed(in_chans, (stem_width, stem_width, dim), (2, 1, 2), **dd)
             else:
                 patch_embed = ConvPatchEmbed(embed_dims[i - 1], (dim,), (2,), **dd)
-            stage: dict[str, Any] = dict(embed_dim=dim, grid_size=grids[i], class_token=i == last and class_token)
-            stages.append(
-                PyramidStage(patch_embed, blocks, pos_drop=pos_drop_rate, reversible=reversible, **stage, **dd)
-            )
+            stage: dict[str, Any] = dict(embed_dim=dim, grid_size=grids[i], class_token=i == last and class_token, **dd)
+            stages.append(PyramidStage(patch_embed, blocks, pos_drop=pos_drop_rate, reversible=reversible, **stage))
         self.stages = nn.ModuleList(stages)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(embed_dims[-1], eps=1e-6, **dd)
         if fuse_stages and global_pool == "":
@@ -319,9 +313,8 @@ class PyramidViT(base.StagedModel):
         own = self.attention[0]
         noted = notes.options.get("attention", self.variants.get(notes.model or "", {}).get("attention"))
         if {str(noted), own} == {"soft", "soft_norm"}:
-            raise ValueError(
-                f"attention must be {noted!r}, as in {notes.model or 'the model'} of the file, got {own!r}."
-            )
+            what = f"{noted!r}, as in {notes.model or 'the model'} of the file"
+            raise ValueError(f"attention must be {what}, got {own!r}.")
         if notes.options.get("reversible") and not reversible:
             raise ValueError("reversible must be True, as in the training of the weights, got False.")
         return super().from_released(state)
@@ -364,10 +357,8 @@ class PyramidViT(base.StagedModel):
         tokens = map_to_tokens(x.map)
         if x.class_token is not None:
             tokens = torch.cat([x.class_token, tokens], dim=1)
-        if not norm:
-            return tokens
-        tokens = self.norm(tokens)
-        if self.stage_fusion is None:
+        tokens = self.norm(tokens) if norm else tokens
+        if not norm or self.stage_fusion is None:
             return tokens
         return torch.cat([self.stage_fusion.project(x.pooled), tokens], dim=1)
 

@@ -83,8 +83,7 @@ class Block(nn.Module):
         self.attn = attn
         self.norm2 = TokenNorm(dim, **dd)
         self.ffn = ConvMlp(dim, int(mlp_ratio * dim), **dd)
-        self.gamma_1 = nn.Parameter(torch.empty(1, dim, 1, 1, **dd))
-        self.gamma_2 = nn.Parameter(torch.empty(1, dim, 1, 1, **dd))
+        self.gamma_1, self.gamma_2 = (nn.Parameter(torch.empty(1, dim, 1, 1, **dd)) for _ in range(2))
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
         self.reset_parameters()
 

@@ -72,8 +72,7 @@ default_cfgs: dict[str, DefaultCfg] = {}
 
 
 def _create_pyramid(name: str, pretrained: bool = False, **kwargs: Any) -> nn.Module:
-    overlay = kwargs.get("pretrained_cfg_overlay") or {}
-    own_source = any(overlay.get(key) for key in SOURCES)
+    own_source = any((kwargs.get("pretrained_cfg_overlay") or {}).get(key) for key in SOURCES)
     if kwargs.get("pretrained_cfg") is None:
         if pretrained and not own_source:
             name = _with_weights(name, kwargs.get("attention"))
@@ -91,10 +90,8 @@ def _with_weights(name: str, attention: str | None) -> str:
     if not name.startswith("soft_") or name in recorded or normalised not in recorded:
         return name
     if attention not in (None, "soft_norm"):
-        raise WeightsError(
-            f"attention must be 'soft_norm' for pretrained weights of {name}, got {attention!r}. The weights are those "
-            f"of {normalised}."
-        )
+        what = f"'soft_norm' for pretrained weights of {name}, got {attention!r}"
+        raise WeightsError(f"attention must be {what}. The weights are those of {normalised}.")
     _logger.warning("The released weights of %s have the normalised attention: %s is built.", name, normalised)
     return normalised
 

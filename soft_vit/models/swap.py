@@ -170,16 +170,14 @@ def swapped_by_soft_vit(
     cfg = resolve_pretrained_cfg(SWAPPED, pretrained_cfg, pretrained_cfg_overlay)
     weights = pretrained_weights(SWAPPED, cfg, cache_dir, pretrained_model_args) if pretrained else None
     spec = ModelSpec() if weights is None else complete_spec(weights)
-    defaults = {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}}
-    arguments = spec.arguments(kwargs, defaults)
+    arguments = spec.arguments(kwargs, {"architecture": "vit_tiny_patch16_224", "attn_layer": {"kind": "linear"}})
     architecture, notes = arguments.pop("architecture"), _as_list(arguments.pop("attn_layer"))
     if isinstance(notes[0], str):
         arguments["attn_layer"] = notes.pop(0)
     # The file stays out of what timm saves with the model.
     noted = {**spec.entries(kwargs), **(pretrained_cfg_overlay or {}), **dict.fromkeys(SOURCES)}
-    model: Any = timm.model_entrypoint(architecture)(
-        pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments
-    )
+    create: Any = timm.model_entrypoint(architecture)
+    model = create(pretrained=False, pretrained_cfg=pretrained_cfg, pretrained_cfg_overlay=noted, **arguments)
     update_model_args(model, **{name: value for name, value in arguments.items() if name not in ("device", "dtype")})
     for note in notes:
         swap_attention(model, **note)
@@ -201,10 +199,8 @@ def _check_model(model: Any, blocks: Iterable[int] | None) -> list[int]:
     found = getattr(model, "blocks", None)
     embed = getattr(model, "patch_embed", getattr(model, "embeds", None))
     if found is None or not hasattr(embed, "dynamic_feat_size") or not hasattr(model, "num_prefix_tokens"):
-        raise ValueError(
-            f"The model must be one of timm's ViTs, with patch_embed, num_prefix_tokens, and blocks that each have an "
-            f"attention `attn`, got {type(model).__name__}."
-        )
+        parts = "patch_embed, num_prefix_tokens, and blocks that each have an attention `attn`"
+        raise ValueError(f"The model must be one of timm's ViTs, with {parts}, got {type(model).__name__}.")
     indices = block_numbers(blocks, len(found))
     for i in indices:
         attn = getattr(found[i], "attn", None)

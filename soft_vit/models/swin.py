@@ -31,9 +31,8 @@ from soft_vit.layers.embed import replace_parameter
 from soft_vit.layers.plain import device_and_dtype
 from soft_vit.models.base import StagedModel, check_stages, pad_to_multiple
 from soft_vit.models.pvt import PatchEmbed, TokenStage
+from soft_vit.ops.layout import Size
 from soft_vit.weights.adapter import Adapter
-
-Size = tuple[int, int]
 
 # Added to the scores of pairs of tokens that are not neighbours in the image, in released files. The models add -inf:
 # the exponential of -100 is a denormal number, with which products take several times as long.
@@ -152,8 +151,7 @@ class WindowBlock(PreNormBlock):
 
     def __init__(self, dim: int, attn: Any, *, window: int, shifted: bool, **kwargs: Any) -> None:
         super().__init__(dim, attn, norm_eps=1e-5, **kwargs)
-        self.window = window
-        self.shifted = shifted
+        self.window, self.shifted = window, shifted
 
 
 class LinearBlock(WindowBlock):

@@ -71,14 +71,9 @@ class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # Gri
         options = {name: kwargs.pop(name) for name in list(kwargs) if name in known}
         patch = base.check_image_size(patch_size)
         grid = (max(1, img_size[0] // patch[0]), max(1, img_size[1] // patch[1]))
-        super().__init__(
-            img_size=img_size,
-            patch_size=patch_size,
-            class_token=class_token,
-            global_pool=global_pool,
-            attn_layer=attn_layer(attention, feat_size=grid, **options),
-            **{"mlp_layer": Mlp, **kwargs},
-        )
+        given: Any = dict(img_size=img_size, patch_size=patch_size, class_token=class_token, global_pool=global_pool)
+        layer = attn_layer(attention, feat_size=grid, **options)
+        super().__init__(**given, attn_layer=layer, **{"mlp_layer": Mlp, **kwargs})
         self.attention = attention
         if not any(isinstance(module, ViTAttention) for module in self.blocks.modules()):
             raise ValueError(f"block_fn must be a block that uses attn_layer, got {kwargs.get('block_fn')}.")

@@ -31,12 +31,8 @@ class MixerBlock(base.SingleBlock):
         self, attn_norm: nn.Module, attn: nn.Module, mlp_norm: nn.Module, mlp: nn.Module, drop_path: float
     ) -> None:
         super().__init__()
-        self.attn_norm = attn_norm
-        self.attn = attn
-        self.drop_path1 = DropPath(drop_path)
-        self.mlp_norm = mlp_norm
-        self.mlp = mlp
-        self.drop_path2 = DropPath(drop_path)
+        self.attn_norm, self.attn, self.drop_path1 = attn_norm, attn, DropPath(drop_path)
+        self.mlp_norm, self.mlp, self.drop_path2 = mlp_norm, mlp, DropPath(drop_path)
 
     def apply_layers(self, x: Tensor) -> Tensor:
         feat_size = x.shape[2], x.shape[3]
@@ -52,8 +48,7 @@ def reduction(
 
     between: empty modules, as the names of released weights count them.
     """
-    conv = nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd)
-    return [conv, *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
+    return [nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd), *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
 
 
 class MixerPyramid(base.StagedModel):

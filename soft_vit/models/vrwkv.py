@@ -34,8 +34,7 @@ class ChannelMix(nn.Module):
     def __init__(self, dim: int, groups: int, norm: bool, drop: float, **dd: Any) -> None:
         super().__init__()
         self.groups = groups
-        self.spatial_mix_k = nn.Parameter(torch.empty(1, 1, dim, **dd))
-        self.spatial_mix_r = nn.Parameter(torch.empty(1, 1, dim, **dd))
+        self.spatial_mix_k, self.spatial_mix_r = (nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(2))
         self.key = Linear(dim, 4 * dim, bias=False, **dd)
         self.key_norm = nn.LayerNorm(4 * dim, **dd) if norm else nn.Identity()
         self.receptance = Linear(dim, dim, bias=False, **dd)
@@ -83,8 +82,7 @@ class VRWKVBlock(base.SingleBlock):
         self.ffn = ffn
         self.drop_path = DropPath(drop_path)
         if init_values is not None:
-            self.gamma1 = nn.Parameter(torch.empty(dim, **dd))
-            self.gamma2 = nn.Parameter(torch.empty(dim, **dd))
+            self.gamma1, self.gamma2 = (nn.Parameter(torch.empty(dim, **dd)) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

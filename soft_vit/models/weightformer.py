@@ -6,7 +6,6 @@ parameter names follow the released code, github.com/LeapLabTHU/WeightFormer.
 Letters: B batch, C channels, H x W a map, N = H * W.
 """
 
-from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -17,7 +16,7 @@ from soft_vit.layers import map_to_tokens, tokens_to_map
 from soft_vit.layers.attention.wfm import DynamicConv, DynamicLinear
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.models import base
-from soft_vit.models.base import StagedModel
+from soft_vit.models.ca_deit import WholePatchEmbed
 from soft_vit.ops.layout import Layout
 
 # `register_family` adds the entrypoints.
@@ -53,7 +52,7 @@ class WeightFormerBlock(base.SingleBlock):
         return tokens_to_map(x + self.drop_path(hidden), feat_size)
 
 
-class WeightFormer(StagedModel):
+class WeightFormer(base.StagedModel):
     """Blocks of one resolution, of which every third is dynamic, for images `[B, in_chans, H, W]` of at least 32 x 32.
 
     Every block counts as a stage. Rows and columns that do not fill a patch are left out, as in the released code.
@@ -76,8 +75,7 @@ class WeightFormer(StagedModel):
     ) -> None:
         dd = device_and_dtype(kwargs)
         super().__init__([embed_dim] * depth, [patch_size] * depth, **kwargs)
-        proj = nn.Conv2d(self.in_chans, embed_dim, patch_size, patch_size, **dd)
-        self.patch_embed = nn.Sequential(OrderedDict(proj=proj))
+        self.patch_embed = WholePatchEmbed(self.in_chans, embed_dim, patch_size, **dd)
         self.init_norm = LayerNorm2d(embed_dim, eps=1e-6, **dd)
         (rates,) = self.drop_path_rates([depth])
         self.blocks = nn.ModuleList(

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from soft_vit.ops.chunked import by_heads
-from soft_vit.ops.landmarks import Size, landmark_tokens
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.landmarks import landmark_tokens
+from soft_vit.ops.layout import Layout, Size
 from soft_vit.ops.softmax import dot_product_attention
 
 

@@ -177,8 +177,7 @@ def _gradients(
                 x.requires_grad_()
         with torch.autocast("cpu", **ctx.autocast):
             results = compute(*inputs)
-        pairs = [pair for pair in zip(results, grads, strict=True) if pair[0].requires_grad]
-        if not pairs:
+        if not (pairs := [pair for pair in zip(results, grads, strict=True) if pair[0].requires_grad]):
             return [None] * len(args)
         differentiable, weights = zip(*pairs, strict=True)
         with full_precision_backward(differentiable[0]):
@@ -229,9 +228,7 @@ def _cut_heads(first: int, size: int, num_heads: int, args: Arguments) -> Argume
     """Return some heads of the arguments, which may have a multiple of num_heads, and arguments without heads whole."""
 
     def cut(x: Tensor | None) -> Tensor | None:
-        if x is None or x.ndim != 4:
-            return x
-        return x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
+        return x if x is None or x.ndim != 4 else x.split(size * (x.shape[1] // num_heads), dim=1)[first // size]
 
     return list(map(cut, args))
 

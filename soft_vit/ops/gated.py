@@ -157,9 +157,8 @@ def chunk_states(decays: tuple[Tensor, Tensor, Tensor], update: Tensor, ahead: i
     single = G <= GROUP if isinstance(G, int) else depth == 0
     # Groups of about as many chunks as there are groups.
     size = G if single else GROUP if torch.compiler.is_compiling() else min(GROUP, math.isqrt(G - 1) + 1)
-    read, give, whole, update = (
-        (x[:, None] if single else padded_parts(x, size)).transpose(2, 3).contiguous() for x in (*decays, update)
-    )
+    parts = (x[:, None] if single else padded_parts(x, size) for x in (*decays, update))
+    read, give, whole, update = (x.transpose(2, 3).contiguous() for x in parts)
     i = torch.arange(size, device=whole.device)
     t, s = i[:, None], i
     forwards = (torch.arange(features, device=whole.device) < ahead)[:, None]

@@ -48,9 +48,7 @@ def gated(x: Tensor, gate: Tensor | None) -> Tensor:
     The result grows with the sixth power of the tokens, beyond fp16 for weights of a few times their initial size. The
     LayerNorm that follows squares it in fp32: hence the second limit, which leaves room for the projection.
     """
-    if gate is None:
-        return x
-    return bounded(F.silu(at_least_float32(gate)) * x, gate.dtype, gate.shape[-1])
+    return x if gate is None else bounded(F.silu(at_least_float32(gate)) * x, gate.dtype, gate.shape[-1])
 
 
 def quadratic_unit(

@@ -24,8 +24,7 @@ def mean_token(x: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return x.mean(1)
     # The sum and the number of many tokens are beyond fp16.
-    total = x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide_dtype(x))
-    return (total / mask.sum(1, keepdim=True)).to(x.dtype)
+    return (x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide_dtype(x)) / mask.sum(1, keepdim=True)).to(x.dtype)
 
 
 def shifted(maps: Tensor, size: Sequence[int]) -> Iterator[Tensor]:

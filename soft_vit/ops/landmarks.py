@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, Size
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.sizes import smaller
 
 Landmarks = Literal["grid", "segment"]
-Size = tuple[int, int]
 Limit = int | tuple[int, ...] | None
 """The largest grid of landmarks, given as one side or both; None for one that grows with the map."""
 
@@ -33,9 +32,8 @@ def grid_limit(name: str, value: Limit, sequence: bool = False) -> Size | None:
     if value is None:
         return None
     limit = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if not all(isinstance(side, int) and side > 0 for side in limit) or len(limit) not in (
-        (1, 2) if sequence else (2,)
-    ):
+    lengths = (1, 2) if sequence else (2,)
+    if not all(isinstance(side, int) and side > 0 for side in limit) or len(limit) not in lengths:
         raise ValueError(f"{name} must be one or two positive numbers, or None, got {name}={value}.")
     return (math.prod(limit), 1) if sequence else (limit[0], limit[1])
 
@@ -46,7 +44,7 @@ def reduced_grid(maps: Tensor, window: Size, limit: Size | None) -> Size:
     return (height, width) if limit is None else (smaller(height, limit[0]), smaller(width, limit[1]))
 
 
-def window_averages(maps: Tensor, grid: tuple[int, int]) -> Tensor:
+def window_averages(maps: Tensor, grid: Size) -> Tensor:
     """Return averages `[P, D, h, w]` of maps `[P, D, H, W]` over h x w windows, which may overlap by a token."""
     size = maps.shape[-2:]
     if not any(isinstance(side, torch.SymInt) for side in (*size, *grid)):

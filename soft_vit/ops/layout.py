@@ -12,16 +12,18 @@ from torch import Tensor
 
 from soft_vit.ops.numerics import wide_dtype
 
-FeatSize = tuple[int] | tuple[int, int]
+Size = tuple[int, int]
+"""Height and width: rows and columns of a map of tokens, or pixels of an image."""
+FeatSize = tuple[int] | Size
 """The size (Y, X) of a map that tokens fill row by row, or the length (N,) of a sequence."""
 
 
-def as_map(feat_size: FeatSize) -> tuple[int, int]:
+def as_map(feat_size: FeatSize) -> Size:
     """Return the size of a map; a sequence is a map of one column."""
     return feat_size[0], 1 if len(feat_size) == 1 else feat_size[1]
 
 
-def window(side: int, sequence: bool) -> tuple[int, int]:
+def window(side: int, sequence: bool) -> Size:
     """Return the size of a window with this side on a map, or with this length along a sequence."""
     return side, 1 if sequence else side
 
@@ -51,7 +53,7 @@ def fill_padding(x: Tensor, token_mask: Tensor | None, fill: float = 0.0) -> Ten
 class Layout(NamedTuple):
     """P prefix tokens, such as a class token, followed by the tokens of a map; a sequence is a map of one column."""
 
-    grid_size: tuple[int, int]
+    grid_size: Size
     num_prefix_tokens: int = 0
     mask: Tensor | None = None
     """Bool `[B, P + N]`, True for valid tokens; None if all are."""
@@ -118,32 +120,25 @@ WHOLE = Layout((1, 1))
 
 
 def token_layout(
-    x: Tensor,
-    feat_size: FeatSize,
-    num_prefix_tokens: int,
-    mask: Tensor | None,
-    sequence: bool,
-    mask_refusal: str | None,
+    x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, mask: Tensor | None, sequence: bool, refusal: str | None
 ) -> Layout:
     """Return the layout of tokens x `[B, P + N, C]`, after checks.
 
-    sequence: whether feat_size must be (N,), not (Y, X). mask_refusal: why a mask is refused, as the end of a
+    sequence: whether feat_size must be (N,), not (Y, X). refusal: why a mask is refused, as the end of a
     sentence, or None. ValueError unless feat_size has the right form and as many tokens as x, and the mask has the
     shape of x and a valid token in each image.
     """
     if isinstance(feat_size, int) or (len(feat_size) == 1) != sequence:
         raise ValueError(f"feat_size must be {'a length (N,)' if sequence else 'a map (H, W)'}, got {feat_size}.")
-    if mask is not None and mask_refusal:
-        raise ValueError(f"key_padding_mask must be None: {mask_refusal}.")
+    if mask is not None and refusal:
+        raise ValueError(f"key_padding_mask must be None: {refusal}.")
     layout = Layout(as_map(feat_size), num_prefix_tokens, mask, sequence)
     if torch.compiler.is_compiling():
         return layout
     (Y, X), P = layout.grid_size, num_prefix_tokens
     if x.ndim != 3 or x.shape[1] != P + Y * X:
-        raise ValueError(
-            f"tokens must have shape [B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}, "
-            f"got {tuple(x.shape)}."
-        )
+        what = f"[B, {P + Y * X}, C] for {P} prefix tokens and a map of {Y} x {X}"
+        raise ValueError(f"tokens must have shape {what}, got {tuple(x.shape)}.")
     check_mask(mask, x.shape[:2])
     return layout
 
@@ -153,10 +148,8 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
     if mask is None:
         return
     if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
-        raise ValueError(
-            f"key_padding_mask must be torch.bool of shape {tuple(shape)}, True for valid tokens, "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}."
-        )
+        what = f"torch.bool of shape {tuple(shape)}, True for valid tokens"
+        raise ValueError(f"key_padding_mask must be {what}, got {mask.dtype} of shape {tuple(mask.shape)}.")
     if not torch.compiler.is_compiling() and not mask.any(1).all():
         raise ValueError("key_padding_mask must have at least one True in each row.")
 
@@ -180,9 +173,7 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
 MAX_PREFIX_TOKENS = 5
 
 
-def grid_of_tokens(
-    count: int, grid: tuple[int, int] | Literal["square"], num_prefix_tokens: int | None
-) -> tuple[tuple[int, int], int]:
+def grid_of_tokens(count: int, grid: Size | Literal["square"], num_prefix_tokens: int | None) -> tuple[Size, int]:
     """Return the grid (Y, X) of P + N tokens, and P.
 
     grid: "square" stands for the largest square. num_prefix_tokens: P; by default the tokens that are not on the grid,
@@ -193,8 +184,7 @@ def grid_of_tokens(
     rest = count - grid[0] * grid[1]
     if not 0 <= rest <= MAX_PREFIX_TOKENS if num_prefix_tokens is None else rest != num_prefix_tokens:
         prefix = f"at most {MAX_PREFIX_TOKENS}" if num_prefix_tokens is None else num_prefix_tokens
-        raise ValueError(
-            f"tokens must be a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}. Give attn_layer "
-            f"the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images."
-        )
+        what = f"a grid of {grid[0]} x {grid[1]} and {prefix} prefix tokens, got {count}"
+        how = "the feat_size and num_prefix_tokens of the model, or use swap_attention, which follows images"
+        raise ValueError(f"tokens must be {what}. Give attn_layer {how}.")
     return grid, rest

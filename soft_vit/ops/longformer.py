@@ -15,10 +15,8 @@ from soft_vit.ops.windows import window_attention
 def global_tokens(layout: Layout, global_grid: tuple[int, int], device: torch.device) -> Tensor:
     """Return the indices `[G]` of all prefix tokens, then of those at the centres of the cells of global_grid."""
     P, feat_size = layout.num_prefix_tokens, layout.grid_size
-    rows, columns = (
-        (2 * torch.arange(count, device=device) + 1) * length // (2 * count)
-        for length, count in ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
-    )
+    sides = ((side, min(side, cells)) for side, cells in zip(feat_size, global_grid, strict=True))
+    rows, columns = ((2 * torch.arange(n, device=device) + 1) * length // (2 * n) for length, n in sides)
     positions = (rows[:, None] * feat_size[1] + columns).flatten()
     return torch.cat([torch.arange(P, device=device), P + positions]) if P else positions
 

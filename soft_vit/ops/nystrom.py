@@ -33,9 +33,8 @@ def iterative_pseudo_inverse(a: Tensor, iters: int = 6) -> Tensor:
         magnitude = a.abs()
         largest = magnitude.sum(2).amax(1) * magnitude.sum(1).amax(1)
         z = a.mT / largest[:, None, None]
-        seven, fifteen, quarter_of_13 = (
-            x * torch.eye(a.shape[2], dtype=a.dtype, device=a.device) for x in (7, 15, 3.25)
-        )
+        identity = torch.eye(a.shape[2], dtype=a.dtype, device=a.device)
+        seven, fifteen, quarter_of_13 = (x * identity for x in (7, 15, 3.25))
         for _ in range(iters):
             az = torch.bmm(a, z)
             factor = torch.baddbmm(fifteen, az, az - seven)

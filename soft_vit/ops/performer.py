@@ -28,8 +28,7 @@ def orthogonal_random_features(num_features: int, dim: int, generator: torch.Gen
     """
     # In fp32 under any default dtype, as QR needs it.
     given: dict[str, Any] = {"generator": generator, "device": generator and generator.device, "dtype": torch.float32}
-    blocks = -(-num_features // dim)
-    basis, triangle = torch.linalg.qr(torch.randn(blocks, dim, dim, **given))
+    basis, triangle = torch.linalg.qr(torch.randn(-(-num_features // dim), dim, dim, **given))
     # QR leaves the signs to the library; with these the basis is uniformly distributed.
     basis = basis * torch.where(triangle.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
     lengths = torch.randn(num_features, dim, **given).norm(dim=-1, keepdim=True)

@@ -54,9 +54,7 @@ def angular_buckets(q: Tensor, rotations: Tensor, bits: int) -> Tensor:
 def pick(x: Tensor, index: Tensor) -> Tensor:
     """Return rows of x `[B, H, R or 1, N, ...]` in the order index `[B, H, R, N']`: `[B, H, R, N', ...]`."""
     x = x.expand(*index.shape[:3], *x.shape[3:])
-    if x.ndim == 4:
-        return x.gather(3, index)
-    return x.gather(3, index[..., None].expand(*index.shape, x.shape[-1]))
+    return x.gather(3, index if x.ndim == 4 else index[..., None].expand(*index.shape, x.shape[-1]))
 
 
 def with_previous(x: Tensor, fill: int = 0) -> Tensor:

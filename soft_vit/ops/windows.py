@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.ops.chunked import Arguments, Part, computes_parts, in_parts
-from soft_vit.ops.layout import Layout
+from soft_vit.ops.layout import Layout, Size
 from soft_vit.ops.softmax import attention_in_groups, attention_with_prefix
 
 # 64 queries are one block of a fused kernel, and their neighbourhoods overlap enough.
@@ -35,7 +35,7 @@ def axis_tiles(length: int, reach: int) -> tuple[int, int, int]:
     return -(-length // TILE_SIDE), TILE_SIDE, reach
 
 
-def token_rows(feat_size: tuple[int, int], reach: int, rows: tuple[int, int], with_neighbours: bool) -> tuple[int, int]:
+def token_rows(feat_size: Size, reach: int, rows: tuple[int, int], with_neighbours: bool) -> tuple[int, int]:
     """Return the first row of tokens that rows of tiles read, and the one after the last; both may be off the map."""
     _, tile, halo = axis_tiles(feat_size[0], reach)
     halo = halo if with_neighbours else 0
@@ -51,7 +51,7 @@ def sliding_windows(x: Tensor, dim: int, size: int, step: int) -> Tensor:
     return x.index_select(dim, index.flatten()).unflatten(dim, (-1, size)).movedim(dim + 1, -1)
 
 
-def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbours: bool, rows: Rows = None) -> Tensor:
+def split_tiles(x: Tensor, feat_size: Size, reach: int, with_neighbours: bool, rows: Rows = None) -> Tensor:
     """Split `[B, H, N, D]` into tiles `[B * H, G, L, D]`, or tiles with their neighbours `[B * H, G, S, D]`.
 
     rows: only these rows of tiles; x then has the tokens of `token_rows` alone.
@@ -72,7 +72,7 @@ def split_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, with_neighbou
     return x.flatten(4, 5).flatten(2, 3).flatten(0, 1)
 
 
-def merge_tiles(x: Tensor, feat_size: tuple[int, int], reach: int, num_heads: int, rows: Rows = None) -> Tensor:
+def merge_tiles(x: Tensor, feat_size: Size, reach: int, num_heads: int, rows: Rows = None) -> Tensor:
     """Merge tiles `[B * H, G, L, D]` to `[B, H, N, D]`: the inverse of `split_tiles` without neighbours."""
     (ny, ty, _), (nx, tx, _) = (axis_tiles(length, reach) for length in feat_size)
     first, end = rows or (0, ny)
@@ -92,9 +92,7 @@ def axis_pairs(length: int, reach: int, device: torch.device) -> tuple[Tensor, T
     return (distance.abs() <= reach) & (key >= 0) & (key < length), distance
 
 
-def tile_mask(
-    feat_size: tuple[int, int], reach: int, device: torch.device, without_phase: int = 0, rows: Rows = None
-) -> Tensor:
+def tile_mask(feat_size: Size, reach: int, device: torch.device, without_phase: int = 0, rows: Rows = None) -> Tensor:
     """Return which keys of a tile and its neighbours are on the map and in reach of each query: bool `[1, G, L, S]`.
 
     without_phase: leave out pairs whose distances in y and x are both multiples of this number. rows: only these rows
@@ -114,7 +112,7 @@ def window_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    feat_size: tuple[int, int],
+    feat_size: Size,
     reach: int,
     others: Sequence[Tensor] = (),
     seen: Tensor | None = None,

@@ -115,8 +115,7 @@ def build_page(choices: dict[str, Choice]) -> gr.Blocks:
             own = [title for title, choice in choices.items() if not choice.pretrained]
             for number, title in enumerate([*own, *DEFAULTS][:2]):
                 with gr.Column(scale=3, min_width=320, elem_id=f"side{number}"):
-                    label = ("Model", "Compared with")[number]
-                    model = gr.Dropdown(list(choices), value=title, label=label)
+                    model = gr.Dropdown(list(choices), value=title, label=("Model", "Compared with")[number])
                     parts = [html(elem_classes=name, js_on_load=SCRIPT, min_height=20) for name in PARTS]
                     sides.append((model, parts))
 

@@ -57,8 +57,7 @@ def find_inputs(given: Sequence[str | Path], out: Path) -> list[Input]:
         for image in _find(str(item)):
             on_disk = isinstance(image.source, Path)
             found.setdefault(os.path.realpath(image.source) if on_disk else image.source, image)
-    inputs = [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]
-    if not inputs:
+    if not (inputs := [image for path, image in found.items() if not Path(path).is_relative_to(out.resolve())]):
         raise ValueError(f"{', '.join(map(str, given))} must hold an image outside of {out}, the folder of results.")
     return inputs
 

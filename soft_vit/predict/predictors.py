@@ -74,8 +74,7 @@ class TimmModel:
             weights = load_weights(checkpoint)
             self.model, report = model_of_file(name, weights, "strict")
             size_known = weights.spec.img_size or img_size or "input_size" in weights.spec.cfg
-            missing = ["size"] * (not size_known) + ["normalisation"] * ("mean" not in weights.spec.cfg)
-            if missing:
+            if missing := ["size"] * (not size_known) + ["normalisation"] * ("mean" not in weights.spec.cfg):
                 what = " and ".join(missing)
                 self.notes.append(f"{checkpoint} does not give the {what} of its images; those of {name} are used.")
             self.notes += report.changes
@@ -110,8 +109,7 @@ class TimmPredictor(TimmModel):
         logits = self.model(self.inputs(images)).float()
         if logits.ndim != 2:
             raise ValueError(f"model must be a classifier, got scores of shape {tuple(logits.shape)}; give a --config.")
-        scores = self.scores(logits)
-        return [ranked_classes(row, self.names, self.topk) for row in scores]
+        return [ranked_classes(row, self.names, self.topk) for row in self.scores(logits)]
 
 
 def readable_names(names: Sequence[Any]) -> list[str]:
@@ -160,8 +158,7 @@ class ConfigPredictor:
         if tiles is not None and not (tiles > 0 and 0 <= overlap < 1):
             raise ValueError(f"tiles must be above 0, and overlap in [0, 1), got {tiles} and {overlap}.")
         self.tiles, self.overlap = tiles, overlap
-        self.score_thr = score_thr
-        self.topk = topk
+        self.score_thr, self.topk = score_thr, topk
         weights = load_weights(checkpoint)
         cfg = resolve(config, options, tested=weights.spec)
         init_default_scope(cfg.get("default_scope") or "mmengine")

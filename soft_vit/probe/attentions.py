@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from inspect import signature
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -31,19 +32,9 @@ def stage_number(name: str) -> int | None:
     return int(found[1]) + 1 if found else None
 
 
-@contextmanager
-def replaced_attend(attn: Attention, attend: Callable[..., Tensor]) -> Iterator[None]:
+def replaced_attend(attn: Attention, attend: Callable[..., Tensor]) -> AbstractContextManager:
     """Replace the method `attend` of attn within this context; contexts can be nested."""
-    hidden = vars(attn).get("attend")
-    # An attribute of the module hides the method of its class.
-    vars(attn)["attend"] = attend
-    try:
-        yield
-    finally:
-        if hidden is None:
-            del vars(attn)["attend"]
-        else:
-            vars(attn)["attend"] = hidden
+    return patch.object(attn, "attend", attend)
 
 
 @contextmanager

@@ -41,16 +41,13 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     macs = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}
 
     def macs_of(name: str, module: nn.Module) -> int:
-        counted = macs.get(f"{root}.{name}" if name else root)
-        if counted is None:
-            # A ModuleList is never called.
-            return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
-        return counted
+        if (counted := macs.get(f"{root}.{name}" if name else root)) is not None:
+            return counted
+        # A ModuleList is never called.
+        return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
 
-    by_module = {
-        name: (sum(p.numel() for p in module.parameters()), macs_of(name, module))
-        for name, module in model.named_modules()
-    }
+    params = {name: sum(p.numel() for p in module.parameters()) for name, module in model.named_modules()}
+    by_module = {name: (params[name], macs_of(name, module)) for name, module in model.named_modules()}
     return Complexity(by_module[""][0], macs.get("Global", 0), by_module)
 
 

@@ -26,8 +26,7 @@ class LiveTensors(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.current = 0
-        self.peak = 0
+        self.current = self.peak = 0
         self._live: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

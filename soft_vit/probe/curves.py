@@ -26,8 +26,7 @@ def read_run(path: str | Path) -> dict[str, Series]:
     """
     path = Path(path)
     # The folders of starts are named by their time.
-    logs = [path] if path.is_file() else sorted(path.glob("*/vis_data/scalars.json"))
-    if not logs:
+    if not (logs := [path] if path.is_file() else sorted(path.glob("*/vis_data/scalars.json"))):
         raise FileNotFoundError(f"The run must be a work directory with logs or a scalars.json, got {path}.")
     lines: list[dict] = []
     for log in logs:

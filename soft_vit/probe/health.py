@@ -84,10 +84,8 @@ def probe(model: nn.Module, images: Tensor, visitors: Mapping[str, Visitor] | No
 def _measure_residual(
     result: Probe, attn: SoftAttention, attend: Callable, q: Tensor, bottleneck: Tensor, *rest: Any
 ) -> Tensor:
-    options = attn.options
-    residual = newton_residual(
-        self_gaussian_kernel(bottleneck), options.newton_iters, options.ridge, options.newton_start
-    )
+    kernel, options = self_gaussian_kernel(bottleneck), attn.options
+    residual = newton_residual(kernel, options.newton_iters, options.ridge, options.newton_start)
     result.newton_residual = residual.mean().item()
     return attend(q, bottleneck, *rest)
 
@@ -132,8 +130,7 @@ def measure_health(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Prob
         found.num_tokens, found.row_sum = matrix.shape[-2], matrix.sum(-1).mean().item()
         found.rank = effective_rank(matrix).mean().item()
 
-    visitors = dict.fromkeys(attentions(model), visit)
-    if not visitors:
+    if not (visitors := dict.fromkeys(attentions(model), visit)):
         raise ValueError("model must have an attention of this package, as soft_tiny and linear_vit_tiny_patch16 do.")
     measured = [probe(model, image[None], visitors) for image in tqdm(images, desc="attention matrices", leave=False)]
     return {name: _mean([probes[name] for probes in measured]) for name in visitors}

@@ -45,8 +45,7 @@ def watch_attention(attn: Attention, visit: Callable[[Tensor], None], grad: bool
     gates and projections. grad: whether gradients flow through it. Raises ValueError for an attention without the
     method `attend`, from which the matrix is read.
     """
-    attend = getattr(attn, "attend", None)
-    if attend is None:
+    if (attend := getattr(attn, "attend", None)) is None:
         raise ValueError(f"{type(attn).__name__} must have a method attend(..., v, ...), linear in v, for its matrix.")
 
     # With attend's signature, for a context within this one.

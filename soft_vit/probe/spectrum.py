@@ -104,8 +104,7 @@ def plot_spectrum(spectra: Sequence[Spectrum], path: Path, title: str) -> None:
         low, high = curves.min((0, 1)), curves.max((0, 1))
         entries["all layers"] = axes.fill_between(share, low, high, color="0.9", linewidth=0)
         (entries["equal values"],) = axes.plot([0, 1], [0, 1], ":", color="0.5", linewidth=1)
-        title = f"Stage {stage}: {layers[0].attention}\nN = {count}, layers: {len(layers)}"
-        axes.set_title(title, fontsize="medium")
+        axes.set_title(f"Stage {stage}: {layers[0].attention}\nN = {count}, layers: {len(layers)}", fontsize="medium")
         axes.set(xlabel="index / N", xlim=(-0.02, 1.02), ylim=(0, 1.03))
     figure.supylabel("normalised cumulative singular value", fontsize="medium")
     figure.legend(entries.values(), entries.keys(), loc="outside right center", fontsize="small", frameon=False)

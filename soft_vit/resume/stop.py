@@ -35,8 +35,7 @@ def listening(signals: Sequence[str] = ("SIGTERM", "SIGINT"), patience: float = 
     A second signal ends the process at once, unless it follows within `patience` seconds (half a second for Ctrl-C): a
     launcher and the cluster may both forward the same one. Raises ValueError for the name of another signal.
     """
-    unknown = [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]
-    if unknown:
+    if unknown := [name for name in signals if name not in _SIGNALS or not hasattr(signal, name)]:
         raise ValueError(f"stop_signals must be among {', '.join(_SIGNALS)}, got {unknown[0]!r}.")
     process, first = os.getpid(), 0.0
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import timm
 import timm.models._factory
+from timm.layers import get_device_dtype
 from timm.models import PretrainedCfg, build_model_with_cfg, resolve_pretrained_cfg
 from timm.models._hub import load_state_dict_from_path
 from timm.models._input import update_model_args
@@ -58,8 +59,7 @@ def pretrained_weights(
     options: arguments of the saved model, as timm reads them from its folder. Raises WeightsError if there are none, or
     if recorded ones are not available, and FileNotFoundError for a missing file.
     """
-    entry = _recorded_entry(variant, cfg)
-    if entry is not None:
+    if (entry := _recorded_entry(variant, cfg)) is not None:
         weights = recorded_weights(entry, cache_dir)
         weights.source = f"{variant}.{cfg.tag}"
         if entry.license is None:
@@ -72,10 +72,9 @@ def pretrained_weights(
     if cfg.file and not cfg.source:
         return load_weights(cfg.file)
     if not cfg.has_weights:
-        raise WeightsError(
-            f"No pretrained weights exist for {variant}; choose one of timm.list_pretrained(), or give a file "
-            "(pretrained_cfg_overlay=dict(file=PATH), or --checkpoint), or random weights (--no-pretrained)."
-        )
+        file = "a file (pretrained_cfg_overlay=dict(file=PATH), or --checkpoint)"
+        choice = f"choose one of timm.list_pretrained(), or give {file}, or random weights (--no-pretrained)"
+        raise WeightsError(f"No pretrained weights exist for {variant}; {choice}.")
     return None
 
 
@@ -99,14 +98,12 @@ def build_model(
     Raises what `pretrained_weights` and `load_into` raise.
     """
     cfg = resolve_pretrained_cfg(variant, pretrained_cfg, pretrained_cfg_overlay)
-    saved = kwargs.get("pretrained_model_args")
-    weights = pretrained_weights(variant, cfg, cache_dir, saved) if pretrained else None
+    weights = pretrained_weights(variant, cfg, cache_dir, kwargs.get("pretrained_model_args")) if pretrained else None
     spec = ModelSpec()
     if weights is not None:
         overridden = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
         if weights.spec.img_size is None and "input_size" in overridden:
-            size = {"img_size": cfg.input_size[1:]}
-            weights.spec = replace(weights.spec, options={**weights.spec.options, **size})
+            weights.spec = replace(weights.spec, options={**weights.spec.options, "img_size": cfg.input_size[1:]})
         spec = complete_spec(weights, variant)
         recorded = {name: value for name, value in spec.entries(kwargs).items() if name not in overridden}
         # timm saves the configuration with the model, which must not show a path of this machine.
@@ -194,11 +191,9 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     name = getattr(model, "pretrained_cfg", {}).get("architecture") or ""
     if not is_own_model(name):
         return _load_checkpoint_of_timm(model, str(checkpoint_path), *args, **kwargs)
-    options, weight = dict(cast(Any, model)._model_args), next(model.parameters())
+    options: dict[str, Any] = {**cast(Any, model)._model_args, **get_device_dtype(model)}
     overlay = {"file": str(checkpoint_path)}
-    again = timm.create_model(
-        name, pretrained=True, pretrained_cfg_overlay=overlay, device=weight.device, dtype=weight.dtype, **options
-    )
+    again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
     for hook in cast(Any, again)._load_state_dict_pre_hooks.values():
         hook.module = weakref.ref(model)
     model.__class__ = type(again)

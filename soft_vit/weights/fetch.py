@@ -47,10 +47,8 @@ def recorded_file(entry: Entry, check: Callable[[Path], object], cache_dir: str 
     try:
         return download(entry, folder, check)
     except WeightsError as error:
-        raise WeightsError(
-            f"The weights {entry.name} cannot be downloaded ({error}); download {entry.page} elsewhere, save it as "
-            f"{place}, and check it with `{check_command(place)}`."
-        ) from None
+        how = f"download {entry.page} elsewhere, save it as {place}, and check it with `{check_command(place)}`"
+        raise WeightsError(f"The weights {entry.name} cannot be downloaded ({error}); {how}.") from None
 
 
 def lookup_folders(cache_dir: str | Path | None = None) -> list[Path]:
@@ -90,8 +88,7 @@ def recorded_digest(path: Path) -> str | None:
     record = path.with_name(path.name + ".sha256")
     if not os.path.lexists(record):
         return None
-    digest = re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))
-    if digest is None:
+    if (digest := re.match(r"[0-9a-fA-F]{64}\b", record.read_text(errors="replace"))) is None:
         raise WeightsError(f"{record} must begin with the SHA-256 of {path.name}; correct or remove it.")
     return digest[0].lower()
 

@@ -98,8 +98,7 @@ def is_source(text: str) -> bool:
 
 def load_index(path: str | Path = INDEX_FILE) -> tuple[Entry, ...]:
     """Return the entries of an index; the first entry of a model is its default."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
-    return tuple(_entry(item) for item in content["entries"])
+    return tuple(_entry(item) for item in json.loads(Path(path).read_text(encoding="utf-8"))["entries"])
 
 
 def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
@@ -111,10 +110,8 @@ def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
     entries = {known.name: known for known in load_index(path)} if path.exists() else {}
     entries[entry.name] = entry
     # Fields at their default are left out.
-    items = [
-        {key: value for key, value in asdict(known).items() if value not in (None, (), {}, "")}
-        for known in entries.values()
-    ]
+    known = map(asdict, entries.values())
+    items = [{key: value for key, value in one.items() if value not in (None, (), {}, "")} for one in known]
     text = json.dumps({"version": 1, "entries": items}, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, text.encode())
 

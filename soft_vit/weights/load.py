@@ -5,7 +5,6 @@
 """
 
 import json
-import math
 import os
 import sys
 import warnings
@@ -19,6 +18,8 @@ from timm.layers import resample_abs_pos_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
+from soft_vit.layers.embed import grid_of_positions
+from soft_vit.ops.layout import Size
 from soft_vit.weights.fetch import check_command
 from soft_vit.weights.read import NotedWeights, load_weights, require_finite, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
@@ -50,12 +51,7 @@ class LoadReport:
 
 
 def load_into(
-    model: nn.Module,
-    source: Any,
-    head: Head = "fit",
-    strict: bool = True,
-    *,
-    classes: Sequence[str] = (),
+    model: nn.Module, source: Any, head: Head = "fit", strict: bool = True, *, classes: Sequence[str] = ()
 ) -> LoadReport:
     """Load weights into a model, adapted to its image size, channels and head.
 
@@ -83,8 +79,7 @@ def fit(
     """Return weights as `load_into` loads them, and its report; the model stays as it is."""
     loaded = unwrap_state_dict(content)
     report = LoadReport(loaded.source)
-    of_timm = bool(getattr(model, "pretrained_cfg", None))
-    if of_timm:
+    if of_timm := bool(getattr(model, "pretrained_cfg", None)):
         require_classifier(loaded)
     require_finite(loaded, loaded.source)
     weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())
@@ -103,9 +98,8 @@ def fit(
     if mismatch := describe_mismatch(expected, weights):
         name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
-        raise ValueError(
-            f"The weights in {loaded.source} must fit {name} and its options: {mismatch}; see `{command}`."
-        )
+        what = f"{name} and its options: {mismatch}"
+        raise ValueError(f"The weights in {loaded.source} must fit {what}; see `{command}`.")
     return weights, report
 
 
@@ -171,9 +165,8 @@ def _fit_head(
 def require_classifier(weights: NotedWeights) -> None:
     """Raise ValueError for weights of a detector or a segmentor."""
     if any(name.startswith(DENSE_PARTS) for name in weights):
-        raise ValueError(
-            f"{weights.source} must hold a classifier, got a detector or segmentor; give its own --config."
-        )
+        found = "a detector or segmentor; give its own --config"
+        raise ValueError(f"{weights.source} must hold a classifier, got {found}.")
 
 
 def _require_same_swap(spec: ModelSpec, model: Any) -> None:
@@ -192,7 +185,7 @@ def _swaps(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(json.dumps(dict(note))) for note in notes if isinstance(note, Mapping)]
 
 
-def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> tuple[int, int] | None:
+def _assumed_size(weights: Mapping[str, Tensor], model: Any, source: str) -> Size | None:
     """Return the image size of weights that do not note theirs: the usual one, otherwise the model's own.
 
     None if neither has the number of positions of the weights, which are then taken for those of a square. Warns where
@@ -221,7 +214,7 @@ def _warn_of_size(source: str, assumed: str) -> None:
     )
 
 
-def position_counts(model: Any, img_size: tuple[int, int]) -> dict[str, int]:
+def position_counts(model: Any, img_size: Size) -> dict[str, int]:
     """Return the number of positions, with prefix tokens, of each position embedding of a model for an image size."""
     if hasattr(model, "position_counts"):
         return model.position_counts(img_size)
@@ -232,9 +225,7 @@ def position_counts(model: Any, img_size: tuple[int, int]) -> dict[str, int]:
     return {"pos_embed": prefix + height * width}
 
 
-def resample_vit(
-    model: Any, prefix: str, weights: MutableMapping[str, Tensor], img_size: tuple[int, int] | None = None
-) -> None:
+def resample_vit(model: Any, prefix: str, weights: MutableMapping[str, Tensor], img_size: Size | None = None) -> None:
     """Resample, in place, a ViT's position embedding, and weights of its attentions that belong to one map.
 
     prefix: of the model's names in weights. img_size: that the weights are for, by default a square one.
@@ -242,12 +233,9 @@ def resample_vit(
     name, embedding = f"{prefix}pos_embed", getattr(model, "pos_embed", None)
     grid = _vit_grid(model, img_size) if img_size else None
     value = weights.get(name)
-    if embedding is not None and value is not None and value.ndim == 3 and value.shape[2] == embedding.shape[2]:
+    if embedding is not None and value is not None:
         prefix_tokens = 0 if getattr(model, "no_embed_class", False) else model.num_prefix_tokens
-        count = value.shape[1] - prefix_tokens
-        side = math.isqrt(max(count, 0))
-        square = None if value.shape == embedding.shape or side * side != count or not side else (side, side)
-        old = grid if grid is not None and math.prod(grid) == count else square
+        old = grid_of_positions(value, embedding, grid, prefix_tokens)
         if old is not None and old != tuple(model.patch_embed.grid_size):
             weights[name] = resample_abs_pos_embed(value, model.patch_embed.grid_size, old, prefix_tokens)
     for module_name, module in model.named_modules():
@@ -255,7 +243,7 @@ def resample_vit(
             module.resample_state(f"{prefix}{module_name}.", weights, grid)
 
 
-def _vit_grid(model: Any, img_size: tuple[int, int]) -> tuple[int, int]:
+def _vit_grid(model: Any, img_size: Size) -> Size:
     patch = model.patch_embed.patch_size
     return img_size[0] // patch[0], img_size[1] // patch[1]
 
@@ -267,8 +255,7 @@ def checkpoint_filter_fn(state_dict: Mapping[str, Tensor], model: Any) -> dict[s
     """
     if not isinstance(state_dict, NotedWeights):
         # timm sets these from the config.json of a model that it saved.
-        spec = ModelSpec(None, getattr(model, "pretrained_model_args", {}))
-        state_dict = NotedWeights(state_dict, spec)
+        state_dict = NotedWeights(state_dict, ModelSpec(None, getattr(model, "pretrained_model_args", {})))
     return rename_and_resample(state_dict, model)
 
 

@@ -58,7 +58,7 @@ def _header(entry: Entry) -> str:
     """Return what the hub reads of a card, as YAML."""
     task = "image-classification"
     results = [EvalResult(task, m.dataset, m.dataset, m.name, m.value) for m in entry.metrics]
-    data = ModelCardData(
+    return ModelCardData(
         license=entry.license,
         library_name="timm",
         pipeline_tag=task,
@@ -67,8 +67,7 @@ def _header(entry: Entry) -> str:
         metrics=sorted({m.name for m in entry.metrics}) or None,
         model_name=entry.name if results else None,
         eval_results=results or None,
-    )
-    return data.to_yaml()
+    ).to_yaml()
 
 
 def _snippet(entry: Entry, arguments: Mapping[str, Any], repo: str | None) -> list[str]:

@@ -33,8 +33,7 @@ PATTERNS = {
 
 def parse_metric(text: str, dataset: str, source: str) -> Metric:
     """Return `NAME=VALUE` as a measured metric."""
-    match = re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)", text)
-    if match is None:
+    if (match := re.fullmatch(r"([^=]+)=(\d+(?:\.\d+)?)", text)) is None:
         raise ValueError(f"metric must be NAME=VALUE, such as top1=97.7, got {text!r}.")
     return Metric(dataset, match[1], float(match[2]), "measured", source)
 

@@ -84,8 +84,7 @@ class NotedWeights(dict[str, Tensor]):
 
     def __init__(self, weights: Mapping[str, Tensor], spec: ModelSpec, source: str = "the checkpoint") -> None:
         super().__init__(weights)
-        self.spec = spec
-        self.source = source
+        self.spec, self.source = spec, source
 
 
 def load_weights(path: str | Path) -> NotedWeights:
@@ -131,8 +130,7 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     keys = (key for key in (*AVERAGED_KEYS, *PLAIN_KEYS) if isinstance(content.get(key), Mapping))
     content = content.get(next(keys, None), content)
     weights = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
-    weights = {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}
-    if not weights:
+    if not (weights := {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}):
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
     # Models of this package note their options in the metadata that torch saves with a state dict.
     noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
@@ -213,7 +211,6 @@ def _stand_ins() -> list[tuple[Any, str]]:
 
 def _reason(error: Exception) -> str:
     """Return the reason in an error of torch, without its advice to disable the safe reader."""
-    refused = re.search(r"GLOBAL (\S+)|the file refers to ([^\n]+)", str(error))
-    if refused is None:
+    if (refused := re.search(r"GLOBAL (\S+)|the file refers to ([^\n]+)", str(error))) is None:
         return "it is damaged or of another format"
     return f"it refers to {refused[1] or refused[2]}, which could run code"

@@ -149,9 +149,8 @@ def safetensors_bytes(weights: Mapping[str, Tensor], spec: ModelSpec | None = No
     size = int.from_bytes(data[:8], "little")
     record = {} if spec is None or spec.model is None else spec.to_dict()
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in record.items()}
-    header = json.dumps(
-        {"__metadata__": {"format": "pt", **texts}, **json.loads(data[8 : 8 + size])}, separators=(",", ":")
-    ).encode()
+    content = {"__metadata__": {"format": "pt", **texts}, **json.loads(data[8 : 8 + size])}
+    header = json.dumps(content, separators=(",", ":")).encode()
     # The tensors begin at a multiple of eight.
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[8 + size :]

@@ -151,8 +151,7 @@ class ModelSpec:
 
         Warns if there are more outputs than known names.
         """
-        names = list(self.label_names)
-        if not names:
+        if not (names := list(self.label_names)):
             subset = infer_imagenet_subset({"num_classes": num_classes})
             names = ImageNetInfo(subset).label_names() if subset else []
         elif len(names) != num_classes:

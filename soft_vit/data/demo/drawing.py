@@ -28,9 +28,8 @@ def _crescent() -> np.ndarray:
     x = (1 - radius**2 + center**2) / (2 * center)
     y = math.sqrt(1 - x**2)
     outer, inner = math.atan2(y, x), math.atan2(y, x - center)
-    return np.concatenate(
-        [_arc(1.0, outer, 2 * math.pi - outer, 36), _arc(radius, 2 * math.pi - inner, inner, 28, center)]
-    )
+    back = _arc(radius, 2 * math.pi - inner, inner, 28, center)
+    return np.concatenate([_arc(1.0, outer, 2 * math.pi - outer, 36), back])
 
 
 def _heart() -> np.ndarray:

@@ -78,10 +78,8 @@ def draw_several(seed: int, index: int, size: int | tuple[int, int] = 96) -> tup
     for label, place in zip(labels, picture.rng.permutation(4), strict=False):
         radius = picture.uniform(0.17, 0.24) * picture.side
         row, column = divmod(int(place), 2)
-        cx, cy = (
-            picture.uniform(start * length / 2 + radius, (start + 1) * length / 2 - radius)
-            for start, length in ((column, picture.width), (row, picture.height))
-        )
+        halves = (column, picture.width / 2), (row, picture.height / 2)
+        cx, cy = (picture.uniform(start * half + radius, (start + 1) * half - radius) for start, half in halves)
         picture.paint_shape(label, radius, cx, cy)
     picture.cross_with_lines()
     return picture.finish(), sorted(labels)

@@ -81,8 +81,7 @@ class CocoAP(BaseMetric):
         for entry in results:
             x0, y0, x1, y1 = entry["bboxes"].astype(np.float64).T
             boxes = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1).tolist()
-            shapes = boxes if kind == "bbox" else entry["masks"]
-            key = "bbox" if kind == "bbox" else "segmentation"
+            key, shapes = ("bbox", boxes) if kind == "bbox" else ("segmentation", entry["masks"])
             scores, labels = entry["scores"].tolist(), entry["labels"].tolist()
             for shape, score, label in zip(shapes, scores, labels, strict=True):
                 where = {"image_id": entry["id"], "category_id": category_ids[label]}

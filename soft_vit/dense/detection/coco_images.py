@@ -79,14 +79,12 @@ class CocoImages(ReadingDataset):
         parts = PurePosixPath(img_dir).parts
         starts = ["/".join([*parts[i:], ""]) for i in range(len(parts) + 1)]
         files = storage.entries()
-        entries = {start + entry.name: entry for start in starts for entry in files}
-        self._annotations = read_coco(path_below(root, ann_file), entries.keys(), masks=masks)
+        self._entries = {start + entry.name: entry for start in starts for entry in files}
+        self._annotations = read_coco(path_below(root, ann_file), self._entries.keys(), masks=masks)
         names = self._annotations.classes
         self.images = LabelledImages(storage, names, [])
-        self.masks = masks
-        self.filter_empty = filter_empty
+        self.masks, self.filter_empty = masks, filter_empty
         self.transforms = [] if test_mode else [build_transform(config, v2) for config in transforms]
-        self._entries = entries
         # The other part of the file has the same problems.
         self._logs = not held_out
         self._annotations.images = hold_out(self._annotations.images, val_fraction, held_out)

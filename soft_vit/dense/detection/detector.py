@@ -116,9 +116,7 @@ class TorchvisionDetector(BaseModel):
         self, detector: nn.Module, *, num_classes: int, first_label: int, data_preprocessor: dict | None = None
     ) -> None:
         super().__init__(data_preprocessor=data_preprocessor)
-        self.detector = detector
-        self.num_classes = num_classes
-        self.first_label = first_label
+        self.detector, self.num_classes, self.first_label = detector, num_classes, first_label
 
     def init_weights(self) -> None:
         """Load the backbone's weights; torchvision and timm initialised the others at construction."""
@@ -141,8 +139,7 @@ class TorchvisionDetector(BaseModel):
             # MMEngine sums only what has "loss" in its name.
             return {name if "loss" in name else f"loss_{name}": value for name, value in losses.items()}
         if mode == "predict":
-            samples = data_samples or [BaseDataElement() for _ in images]
-            pairs = zip(images, samples, strict=True)
+            pairs = zip(images, data_samples or [BaseDataElement() for _ in images], strict=True)
             return [self._predicted(self.detector([image])[0], sample) for image, sample in pairs]
         return tuple(self.detector.backbone(self.detector.transform(images)[0].tensors).values())
 
@@ -166,8 +163,7 @@ def check_options(detector: type[nn.Module], options: Mapping[str, Any]) -> None
     """Raise ValueError for unknown options, which a torchvision detector would ignore."""
     # GeneralizedRCNNTransform has the last two; torchvision would ignore unknown names.
     known = {*inspect.signature(detector).parameters, "size_divisible", "fixed_size"} - {"backbone", "kwargs"}
-    unknown = sorted(options.keys() - known)
-    if unknown:
+    if unknown := sorted(options.keys() - known):
         raise ValueError(f"Options must be of {detector.__name__} ({', '.join(sorted(known))}), got {unknown[0]}.")
 
 
@@ -181,11 +177,8 @@ def make_anchors(
     Sec. 4).
     """
     if sizes is None:
-        stride = pyramid.body.reductions[0]
-        sizes = [
-            [scale * stride * 2 ** (level + step / octaves) for step in range(octaves)]
-            for level in range(pyramid.num_levels)
-        ]
+        smallest, steps = scale * pyramid.body.reductions[0], range(octaves)
+        sizes = [[smallest * 2 ** (level + i / octaves) for i in steps] for level in range(pyramid.num_levels)]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     return AnchorGenerator(levels, (ASPECT_RATIOS,) * len(levels))
 

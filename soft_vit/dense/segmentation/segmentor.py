@@ -143,10 +143,8 @@ class TimmSegmentor(BaseModel):
         return losses
 
     def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
-        scores = self._at_pixels(scores, labels.shape[-2:])
-        labels = labels.long()
-        options = {"weight": self.class_weight, "ignore_index": IGNORED, "reduction": "sum"}
-        total = F.cross_entropy(scores, labels, **options)
+        scores, labels = self._at_pixels(scores, labels.shape[-2:]), labels.long()
+        total = F.cross_entropy(scores, labels, self.class_weight, ignore_index=IGNORED, reduction="sum")
         labelled = labels[labels != IGNORED]
         weight = labelled.numel() if self.class_weight is None else self.class_weight[labelled].sum()
         # The loss of a batch without labels is 0.

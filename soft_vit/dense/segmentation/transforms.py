@@ -103,11 +103,10 @@ class SegRandomCrop(BaseTransform):
 
     def transform(self, results: dict[str, Any]) -> dict[str, Any]:
         labels = results["gt_seg_map"]
-        window = self._draw(labels)
-        for _ in range(self.TRIES - 1):
+        for _ in range(self.TRIES):
+            window = self._draw(labels)
             if self.cat_max_ratio == 1 or self._is_mixed(labels[window]):
                 break
-            window = self._draw(labels)
         return {**results, "img": results["img"][(..., *window)], "gt_seg_map": labels[window]}
 
     def _draw(self, labels: Tensor) -> tuple[slice, slice]:

@@ -45,8 +45,7 @@ class BagDataset(BaseDataset):
             self._samples = part_of(samples, classes, HELD_OUT, split != "train")
         if not self._samples:
             raise ValueError(f"{path} must have bags of the split {split}, got none.")
-        metainfo = {"classes": tuple(classes), "in_features": _read(samples[0][0]).shape[1]}
-        super().__init__(metainfo=metainfo, **kwargs)
+        super().__init__(metainfo={"classes": tuple(classes), "in_features": _read(samples[0][0]).shape[1]}, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         return [{"file": file, "gt_label": label} for file, label in self._samples]

@@ -30,8 +30,7 @@ def data_config(
     pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None
 ) -> dict[str, Any]:
     """Return timm's preprocessing of test images, as its reported accuracies have it, with another size or crop."""
-    asked = {"img_size": img_size, "crop_pct": crop_pct}
-    return resolve_data_config(asked, dict(pretrained_cfg), use_test_size=True)
+    return resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, dict(pretrained_cfg), use_test_size=True)
 
 
 def timm_view(pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
@@ -142,5 +141,4 @@ def use_tta_model(cfg: Config) -> None:
     if cfg.get("data_preprocessor"):
         # MMEngine gives the config's data_preprocessor to the outer model only.
         cfg.model.setdefault("data_preprocessor", cfg.pop("data_preprocessor"))
-    wrapper = cfg.get("tta_model") or {"type": "mmpretrain.AverageClsScoreTTA"}
-    cfg.model = {**wrapper, "module": cfg.model}
+    cfg.model = {**(cfg.get("tta_model") or {"type": "mmpretrain.AverageClsScoreTTA"}), "module": cfg.model}

@@ -74,8 +74,7 @@ class ProgressBarHook(Hook):
         for handler in runner.logger.handlers:
             if not isinstance(handler, logging.FileHandler):
                 handler.addFilter(lambda record: not re.match(_STEPS, record.getMessage()))
-        hidden = not is_main_process()
-        self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=hidden)
+        self._bar = tqdm(total=runner.max_iters, initial=runner.iter, unit="step", disable=not is_main_process())
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: Any = None, outputs: Any = None) -> None:
         # Reading the loss waits for a GPU.

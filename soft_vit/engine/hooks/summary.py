@@ -33,8 +33,7 @@ class SummaryHook(Hook):
         counts = f"{len(dataset):,} images to train on"
         if runner.val_loop is not None:
             counts += f", {len(runner.val_dataloader.dataset):,} for validation"
-        classes = classes_of(dataset)
-        if not classes:
+        if not (classes := classes_of(dataset)):
             return counts
         names = f": {', '.join(classes)}" if len(classes) <= _NAMED_CLASSES else ""
         return f"{counts}, {len(classes)} classes{names}"

@@ -37,8 +37,7 @@ class WeightsHook(Hook):
     priority = "VERY_HIGH"
 
     def __init__(self, ema: bool | None = None, img_size: int | None = None) -> None:
-        self.ema = ema
-        self.img_size = img_size
+        self.ema, self.img_size = ema, img_size
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         model = unwrapped(runner.model)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from mmpretrain.models import TimmClassifier
 from mmpretrain.structures import DataSample
-from torch import nn
+from torch import Tensor, nn
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.models.finetune import freeze_stages
@@ -57,7 +57,7 @@ class TimmTrainClassifier(TimmClassifier):
             # In place, because a compiled wrapper would add a prefix to the names in checkpoints.
             self.model.compile(**({} if compile_model is True else compile_model))
 
-    def forward(self, inputs: torch.Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
+    def forward(self, inputs: Tensor, data_samples: list[DataSample] | None = None, mode: str = "tensor") -> Any:
         if self.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return super().forward(inputs, data_samples, mode)
@@ -74,9 +74,7 @@ class TimmTrainClassifier(TimmClassifier):
         for name in [name for name in state_dict if name.startswith(f"{prefix}model.")]:
             state_dict[prefix + name.removeprefix(f"{prefix}model.")] = state_dict.pop(name)
 
-    def _get_loss(
-        self, cls_score: torch.Tensor, data_samples: list[DataSample], **kwargs: object
-    ) -> dict[str, torch.Tensor]:
+    def _get_loss(self, cls_score: Tensor, data_samples: list[DataSample], **kwargs: object) -> dict[str, Tensor]:
         self._check_scores(cls_score)
         is_soft = getattr(self.loss_module, "use_soft", False)
         if is_soft and "gt_score" not in data_samples[0]:
@@ -95,9 +93,7 @@ class TimmTrainClassifier(TimmClassifier):
         losses["train_acc"] = (cls_score.detach().argmax(dim=1) == target).float().mean() * 100
         return losses
 
-    def _get_predictions(
-        self, cls_score: torch.Tensor, data_samples: list[DataSample] | None = None
-    ) -> list[DataSample]:
+    def _get_predictions(self, cls_score: Tensor, data_samples: list[DataSample] | None = None) -> list[DataSample]:
         self._check_scores(cls_score)
         if not self.multi_label:
             return super()._get_predictions(cls_score, data_samples)
@@ -107,7 +103,6 @@ class TimmTrainClassifier(TimmClassifier):
         return samples
 
     @staticmethod
-    def _check_scores(cls_score: torch.Tensor) -> None:
+    def _check_scores(cls_score: Tensor) -> None:
         if cls_score.ndim != 2:
-            shape = tuple(cls_score.shape)
-            raise ValueError(f"model.model_name must be a classifier, got scores of shape {shape}.")
+            raise ValueError(f"model.model_name must be a classifier, got scores of shape {tuple(cls_score.shape)}.")

@@ -87,8 +87,7 @@ def build_teacher(options: dict[str, Any], num_classes: int, mean: Tensor, std: 
         model, report = model_of_file(name, checkpoint, **options)
     if model.num_classes != num_classes or (checkpoint is not None and report.new):
         raise ValueError(f"teacher must have the student's {num_classes} classes, got {checkpoint or name}.")
-    img_size = options.get("img_size") or model.pretrained_cfg["input_size"][1:]
-    return Teacher(model, mean, std, img_size)
+    return Teacher(model, mean, std, options.get("img_size") or model.pretrained_cfg["input_size"][1:])
 
 
 class TaughtClassifier(TimmTrainClassifier):

@@ -55,8 +55,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         for group in optimizer.param_groups:
             # Of the optimizer's own rate, where the config leaves it open.
             group["lr"] *= group.pop("lr_scale", 1)
-        wrapper = {"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": optimizer}
-        return OPTIM_WRAPPERS.build(wrapper)
+        return OPTIM_WRAPPERS.build({"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": optimizer})
 
     def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:
         decay = optimizer.get("weight_decay") or 0.0

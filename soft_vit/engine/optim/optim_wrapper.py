@@ -44,9 +44,8 @@ class SafeOptimWrapper(OptimWrapper):
         super().__init__(*args, **kwargs)
         self.dtype = _DTYPES[check_choice("dtype", dtype, tuple(_DTYPES))]
         self.max_skipped = max_skipped
-        self.skipped, self._skipped_in_a_row = 0, 0
+        self.skipped = self._skipped_in_a_row = self._resumed_at = 0
         self.stepped = False
-        self._resumed_at = 0
         self._device = self.optimizer.param_groups[0]["params"][0].device.type
         # It does nothing in other types.
         self._scaler = torch.amp.GradScaler(self._device, enabled=self.dtype is torch.float16)
@@ -74,8 +73,7 @@ class SafeOptimWrapper(OptimWrapper):
         scaled = self._scaler.scale(loss)
         # A loss that is not finite makes the gradients NaN, on every rank once they are averaged; so one test of the
         # gradients covers both.
-        seed = torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan)
-        scaled.backward(seed, **kwargs)
+        scaled.backward(torch.where(loss.isfinite(), torch.ones_like(scaled), math.nan), **kwargs)
         self._inner_count += 1
         self.stepped = False
 
@@ -144,8 +142,7 @@ class SafeOptimWrapper(OptimWrapper):
         super().load_state_dict(state_dict)
 
     def initialize_count_status(self, model: nn.Module, init_counts: int, max_counts: int) -> None:
-        self._inner_count, self._max_counts = init_counts, max_counts
-        self._resumed_at = init_counts
+        self._inner_count, self._max_counts, self._resumed_at = init_counts, max_counts, init_counts
         if not self.should_update():
             self._log("the run resumes between two optimizer steps; gradients accumulated earlier are lost.")
 

@@ -70,9 +70,8 @@ class TimmLR(_ParamScheduler):
         **options: Any,
     ) -> None:
         length = (end - begin) / epoch_length
-        self._schedule, _ = create_scheduler_v2(
-            optimizer, sched, length, step_on_epochs=False, updates_per_epoch=epoch_length, **options
-        )
+        how = dict(step_on_epochs=False, updates_per_epoch=epoch_length, **options)
+        self._schedule, _ = create_scheduler_v2(optimizer, sched, length, **how)
         super().__init__(optimizer, "lr", begin, end, last_step, by_epoch, verbose)
 
     @classmethod

@@ -19,8 +19,7 @@ EarlyStoppingHook.kept = ("wait_count", "best_score")
 
 def run_seed(runner: Runner) -> int:
     """Return the seed that all ranks of a run share; a resumed run without a seed uses its checkpoint's."""
-    differs = runner._randomness_cfg.get("diff_rank_seed", False)
-    return runner.seed - runner.rank if differs else runner.seed
+    return runner.seed - runner.rank if runner._randomness_cfg.get("diff_rank_seed", False) else runner.seed
 
 
 class SeededDataset:
@@ -128,16 +127,14 @@ class BatchPositionHook(Hook):
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
             raise ValueError(f"A resumed run must have {difference}; use load_from to begin a run from these weights.")
-        runner.logger.warning(
-            f"The checkpoint was written by {difference}: samples are the same, random numbers of steps differ."
-        )
+        what = "samples are the same, random numbers of steps differ"
+        runner.logger.warning(f"The checkpoint was written by {difference}: {what}.")
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
         loader = runner.train_dataloader
         # loader.batch_size is None in configs with a batch sampler, as mmdet's.
-        batch_size = loader.batch_sampler.batch_size
-        return {"processes": runner.world_size, "batch_size": batch_size, "steps": len(loader)}
+        return {"processes": runner.world_size, "batch_size": loader.batch_sampler.batch_size, "steps": len(loader)}
 
 
 def _sentence(batches: dict[str, int]) -> str:

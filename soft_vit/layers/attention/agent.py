@@ -26,8 +26,7 @@ class AgentAttention(SelfAttention):
     def __init__(self, dim: int, num_heads: int, *, max_agents: Limit = 7, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         self.limit = grid_limit("max_agents", max_agents, self.sequence)
-        cost = "N" if self.limit else "N^2/r^2"
-        self.declare(cost=cost, mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
+        self.declare(cost="N" if self.limit else "N^2/r^2", mask_refusal=None if self.sequence else NO_MASK_ON_A_MAP)
         self.dwconv = depthwise_conv(dim, 3, self.sequence, **get_device_dtype(self))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -44,8 +44,7 @@ def depthwise_conv(channels: int, side: int, sequence: bool, bias: bool = True, 
     side: of the kernel, odd. sequence: whether the maps, and so the kernel, have a single column.
     """
     size = window(side, sequence)
-    padding = (size[0] // 2, size[1] // 2)
-    return nn.Conv2d(channels, channels, size, padding=padding, groups=channels, bias=bias, **dd)
+    return nn.Conv2d(channels, channels, size, padding=(size[0] // 2, size[1] // 2), groups=channels, bias=bias, **dd)
 
 
 def grid_maps(v: Tensor, layout: Layout) -> Tensor:
@@ -189,10 +188,9 @@ class Attention(nn.Module):
         self.qk_conv = qk_conv
         if key_norm or qk_conv:
             if not self.traits.qk_of_each_token:
-                raise ValueError(
-                    f"key_norm and qk_conv must not be set for {type(self).__name__}, whose tokens do not each have a "
-                    f"query and a key, got key_norm={key_norm!r} and qk_conv={qk_conv}."
-                )
+                what = f"{type(self).__name__}, whose tokens do not each have a query and a key"
+                got = f"key_norm={key_norm!r} and qk_conv={qk_conv}"
+                raise ValueError(f"key_norm and qk_conv must not be set for {what}, got {got}.")
             self.declare(takes_context=False)
         if qk_conv:
             self.declare(needs_grid=True)
@@ -216,9 +214,8 @@ class Attention(nn.Module):
 
     def layout(self, x: Tensor, feat_size: FeatSize, num_prefix_tokens: int, key_padding_mask: Tensor | None) -> Layout:
         """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
-        layout = token_layout(
-            x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, self.traits.mask_refusal
-        )
+        refusal = self.traits.mask_refusal
+        layout = token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, refusal)
         if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
             return layout
         maps = layout.grid_mask.unflatten(1, layout.grid_size)

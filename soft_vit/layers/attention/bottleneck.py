@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import pad_to_window
-from soft_vit.ops.landmarks import Size, reduced_grid, run_averages, window_averages
-from soft_vit.ops.layout import FeatSize, Layout
+from soft_vit.ops.landmarks import reduced_grid, run_averages, window_averages
+from soft_vit.ops.layout import FeatSize, Layout, Size
 from soft_vit.ops.numerics import at_least
 from soft_vit.ops.sizes import same_size
 
@@ -24,10 +24,8 @@ def bottleneck_grid(num_bottleneck: int, feat_size: FeatSize) -> Size:
         return num_bottleneck, 1
     side = math.isqrt(num_bottleneck)
     if side * side != num_bottleneck or side > min(feat_size):
-        raise ValueError(
-            f"num_bottleneck must be a square number from 1 to {min(feat_size) ** 2} on a map of {feat_size[0]} x "
-            f"{feat_size[1]} tokens, got num_bottleneck={num_bottleneck}."
-        )
+        what = f"a square number from 1 to {min(feat_size) ** 2} on a map of {feat_size[0]} x {feat_size[1]} tokens"
+        raise ValueError(f"num_bottleneck must be {what}, got num_bottleneck={num_bottleneck}.")
     return side, side
 
 

@@ -57,8 +57,7 @@ class GatedAttentionUnit(Attention):
         self.z = Linear(dim, qk_dim, bias=qkv_bias, **dd)
         # Queries and keys of the quadratic and, behind them, of the linear part.
         copies = 2 if form == "quadratic" else 4
-        self.scale = nn.Parameter(torch.empty(copies, qk_dim, **dd))
-        self.offset = nn.Parameter(torch.empty(copies, qk_dim, **dd))
+        self.scale, self.offset = (nn.Parameter(torch.empty(copies, qk_dim, **dd)) for _ in range(2))
         self.proj = Linear(width, dim, **dd)
         self.reset_parameters()
 

@@ -65,17 +65,14 @@ class GatedLinearAttention(Attention):
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
         self.qkv_proj = Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
         self.gk_proj = nn.Sequential(Linear(dim, rank, bias=False, **dd), Linear(rank, 2 * self.key_width, **dd))
-        self.g_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
-        self.l_norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd)
+        self.g_norm, self.l_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd) for _ in range(2))
         self.g_proj = Linear(dim, dim, **dd)
         self.proj = Linear(dim, dim, bias=False, **dd)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, forward_gate: Tensor, backward_gate: Tensor, layout: Layout
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, ahead: Tensor, back: Tensor, layout: Layout) -> Tensor:
         """Return the scaled sum of both scans `[B, H, P + N, D]`, in at least fp32, for queries, keys and log gates."""
-        k, v, forward_gate, backward_gate = map(layout.zero_padded, (k, v, forward_gate, backward_gate))
-        return gated_linear_attention(q, k, v, forward_gate, backward_gate, self.scale * q.shape[3] ** -0.5)
+        k, v, ahead, back = map(layout.zero_padded, (k, v, ahead, back))
+        return gated_linear_attention(q, k, v, ahead, back, self.scale * q.shape[3] ** -0.5)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         u = self.act(convolve_grid(x, self.in_proj, layout))

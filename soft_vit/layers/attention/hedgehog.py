@@ -22,8 +22,7 @@ class HedgehogAttention(SelfAttention):
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
         shape = num_heads, self.head_dim, self.head_dim
-        self.q_maps = nn.Parameter(torch.empty(shape, **get_device_dtype(self)))
-        self.k_maps = nn.Parameter(torch.empty(shape, **get_device_dtype(self)))
+        self.q_maps, self.k_maps = (nn.Parameter(torch.empty(shape, **get_device_dtype(self))) for _ in range(2))
         self.reset_parameters()
 
     @torch.no_grad()

@@ -49,8 +49,7 @@ class LinformerProjection(nn.Module):
     def __init__(self, feat_size: tuple[int, int], proj_k: int, **dd: Any) -> None:
         super().__init__()
         shape = (1, at_least("proj_k", proj_k), *feat_size)
-        self.weight_k = nn.Parameter(torch.empty(shape, **dd))
-        self.weight_v = nn.Parameter(torch.empty(shape, **dd))
+        self.weight_k, self.weight_v = (nn.Parameter(torch.empty(shape, **dd)) for _ in range(2))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -43,6 +43,5 @@ def local_result(v: Tensor, conv: nn.Conv2d, layout: Layout) -> Tensor:
             # oneDNN has a fast gradient of the kernel in this order alone; the other takes longer than both.
             maps = channels_last(maps)
         weight = conv.weight.repeat_interleave(v.shape[3], dim=0)
-        padding = (weight.shape[-2] // 2, weight.shape[-1] // 2)
-        maps = F.conv2d(maps, weight, padding=padding, groups=maps.shape[1])
+        maps = F.conv2d(maps, weight, padding=conv.padding, groups=maps.shape[1])
     return layout.pad_prefix(split_heads(maps.flatten(2).mT, num_heads))

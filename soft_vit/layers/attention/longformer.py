@@ -61,5 +61,4 @@ class LongformerAttention(ScoreAttention):
         q_global = split_heads(self.q_global(x_global), self.num_heads)
         k_global, v_global = split_parts(self.kv_global(x), 2, self.num_heads)
         q, q_global, k, k_global = self.q_norm(q), self.q_norm(q_global), self.k_norm(k), self.k_norm(k_global)
-        x = self.attend(q, k, v, q_global, k_global, v_global, layout)
-        return self.output(x)
+        return self.output(self.attend(q, k, v, q_global, k_global, v_global, layout))

@@ -17,6 +17,7 @@ from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.mlstm import CLOSED, mlstm
 from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
 
+PREFIX = "as all tokens, before the map, but left out of a convolution of the map"
 Direction = Literal["both", "forward", "backward"]
 # Channels that a projection of queries, keys or values takes together.
 GROUP = 4
@@ -111,9 +112,7 @@ class MLSTMAttention(Attention):
     conv1d: convolve four tokens along the sequence instead of 3x3 on the map, as in version 1.
     """
 
-    traits = Traits(
-        "N", "as all tokens, before the map, but left out of a convolution of the map", mask_refusal=None, qk=None
-    )
+    traits = Traits("N", PREFIX, mask_refusal=None, qk=None)
 
     def __init__(
         self,
@@ -146,14 +145,12 @@ class MLSTMAttention(Attention):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.learnable_skip)
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, input_gate: Tensor, forget_gate: Tensor, layout: Layout
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, igate: Tensor, fgate: Tensor, layout: Layout) -> Tensor:
         """Return h `[B, H, T, D]`, at least fp32, for q, k, v `[B, H, T, D]` and gates `[B, H, T]`."""
         if layout.mask is not None:
             padding = ~layout.mask[:, None]
-            input_gate, forget_gate = input_gate.masked_fill(padding, CLOSED), forget_gate.masked_fill(padding, -CLOSED)
-        read = partial(mlstm, q, k, v, input_gate, forget_gate)
+            igate, fgate = igate.masked_fill(padding, CLOSED), fgate.masked_fill(padding, -CLOSED)
+        read = partial(mlstm, q, k, v, igate, fgate)
         return read() + read(backward=True) if self.direction == "both" else read(backward=self.direction == "backward")
 
     def convolve(self, x: Tensor, layout: Layout) -> Tensor:

@@ -14,6 +14,8 @@ from soft_vit.layers.embed import grid_of_positions, replace_parameter, resample
 from soft_vit.ops.layout import FeatSize, Layout, as_map, merge_heads, split_heads
 from soft_vit.ops.numerics import at_least_float32, full_precision
 
+PREFIX = "as all tokens, but without an encoding and left out of the convolution"
+
 
 def add_positions(k: Tensor, positions: Tensor, grid_size: tuple[int, int], layout: Layout) -> Tensor:
     """Add to keys `[B, P + N, C]` an encoding `[1, n, C]` of the positions of a map, resampled to their map."""
@@ -32,12 +34,7 @@ class PositionalKeyAttention(SelfAttention):
     On another map the encoding is resampled, bicubically. A subclass implements `attend`, and may replace `features`.
     """
 
-    traits = Traits(
-        "N",
-        "as all tokens, but without an encoding and left out of the convolution",
-        mask_refusal="its encoding of keys belongs to positions",
-        fixed_grid=True,
-    )
+    traits = Traits("N", PREFIX, mask_refusal="its encoding of keys belongs to positions", fixed_grid=True)
     qkv: nn.Linear
 
     def __init__(self, dim: int, num_heads: int, *, feat_size: FeatSize, **options: Any) -> None:

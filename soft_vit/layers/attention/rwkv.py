@@ -16,6 +16,8 @@ from soft_vit.ops.layout import Layout
 from soft_vit.ops.numerics import at_least_float32
 from soft_vit.ops.rwkv import biwkv
 
+NO_MASK = "decays belong to the number of tokens, and to 32 chunks of them"
+
 
 def shift_quarters(x: Tensor, layout: Layout, groups: int = 1) -> Tensor:
     """Return tokens `[B, P + N, C]` whose channels are those of neighbours on the map, zero where there is none.
@@ -55,22 +57,15 @@ class RWKVAttention(Attention):
     averages.
     """
 
-    traits = Traits(
-        "N",
-        "as all tokens, before the map, but without neighbours",
-        mask_refusal="decays belong to the number of tokens, and to 32 chunks of them",
-        qk=None,
-    )
+    traits = Traits("N", "as all tokens, before the map, but without neighbours", mask_refusal=NO_MASK, qk=None)
 
     def __init__(self, dim: int, num_heads: int, *, out_norm: bool = False, **options: Any) -> None:
         check_heads(dim, num_heads)
         super().__init__(dim, dim, **options)
         dd = device_and_dtype(options)
-        self.spatial_decay = nn.Parameter(torch.empty(dim, **dd))
-        self.spatial_first = nn.Parameter(torch.empty(dim, **dd))
-        self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = (
-            nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(3)
-        )
+        self.spatial_decay, self.spatial_first = (nn.Parameter(torch.empty(dim, **dd)) for _ in range(2))
+        shares = (nn.Parameter(torch.empty(1, 1, dim, **dd)) for _ in range(3))
+        self.spatial_mix_k, self.spatial_mix_v, self.spatial_mix_r = shares
         self.key, self.value, self.receptance, self.output = (Linear(dim, dim, bias=False, **dd) for _ in range(4))
         self.out_norm = nn.LayerNorm(dim, **dd) if out_norm else nn.Identity()
         self.reset_parameters()

@@ -48,9 +48,8 @@ class RWKV6Attention(Attention):
         self.time_decay_w1 = nn.Parameter(torch.empty(dim, decay_rank, **dd))
         self.time_decay_w2 = nn.Parameter(torch.empty(decay_rank, dim, **dd))
         self.time_faaaa = nn.Parameter(torch.empty(num_heads, self.head_dim, **dd))
-        self.receptance, self.key, self.value, self.gate, self.output = (
-            Linear(dim, dim, bias=False, **dd) for _ in range(5)
-        )
+        linear = (Linear(dim, dim, bias=False, **dd) for _ in range(5))
+        self.receptance, self.key, self.value, self.gate, self.output = linear
         self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
         self.reset_parameters()
 

@@ -144,10 +144,8 @@ class SoftAttention(Attention):
         if ridge is None:
             # Without a ridge, equal tokens have no Cholesky factor.
             ridge = SoftAttention.default_ridge if inverse == "cholesky" else self.default_ridge
-        start = newton_start or self.default_newton_start
-        self.options = InverseOptions(
-            inverse, self.normalize, at_least("newton_iters", newton_iters, 0), ridge, start, newton_gradient
-        )
+        iters, start = at_least("newton_iters", newton_iters, 0), newton_start or self.default_newton_start
+        self.options = InverseOptions(inverse, self.normalize, iters, ridge, start, newton_gradient)
         self.limit = grid_limit("max_bottleneck", max_bottleneck, self.sequence)
         if num_bottleneck is not None:
             rows, columns = bottleneck_grid(num_bottleneck, feat_size)
@@ -161,8 +159,7 @@ class SoftAttention(Attention):
             refusal = f"sampling={sampling!r} takes its tokens from a full sequence; use 'conv' or 'avg'"
         self.declare(mask_refusal=refusal)
 
-        self.q = Linear(dim, dim, bias=qkv_bias, **dd)
-        self.v = Linear(dim, dim, bias=qkv_bias, **dd)
+        self.q, self.v = (Linear(dim, dim, bias=qkv_bias, **dd) for _ in range(2))
         self.window = window(self.sr_ratio, self.sequence)
         if sampling == "conv":
             self.sample = nn.Conv2d(self.head_dim, self.head_dim, self.window, stride=self.window, bias=False, **dd)

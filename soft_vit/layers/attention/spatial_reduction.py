@@ -58,11 +58,8 @@ class SpatialReductionAttention(Attention):
             return x
         P = layout.num_prefix_tokens
         maps = tokens_to_map(x[:, P:], layout.grid_size)
-        if self.linear:
-            # A smaller map is spread over the grid, as published.
-            maps = window_averages(maps, (POOLED_SIDE, POOLED_SIDE))
-        else:
-            maps = pad_to_window(maps, self.window)
+        # A smaller map is spread over the grid of the linear form, as published.
+        maps = window_averages(maps, (POOLED_SIDE,) * 2) if self.linear else pad_to_window(maps, self.window)
         reduced = self.norm(self.sr(maps).flatten(2).mT)
         reduced = F.gelu(reduced) if self.linear else reduced
         return torch.cat([x[:, :P], reduced], dim=1) if P else reduced
@@ -80,9 +77,8 @@ class SpatialReductionAttention(Attention):
             sides = maps[:, height - 1 :: height, 0], maps[:, 0, width - 1 :: width]
             rows, columns = (side | (torch.arange(side.shape[1], device=side.device) == 0) for side in sides)
             mask = torch.cat([mask[:, :P], (rows[:, :, None] & columns[:, None]).flatten(1)], dim=1)
-        return dot_product_attention(
-            q, k, v, None if mask is None else mask[:, None, None], self.dropout_p, self.fused_attn
-        )
+        mask = None if mask is None else mask[:, None, None]
+        return dot_product_attention(q, k, v, mask, self.dropout_p, self.fused_attn)
 
     def mix(self, x: Tensor, layout: Layout, rotate: Rotate | None = None) -> Tensor:
         q = self.queries(split_heads(self.q(x), self.num_heads), layout, rotate)

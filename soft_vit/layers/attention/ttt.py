@@ -34,8 +34,7 @@ class TTTAttention(Attention):
             raise ValueError(f"dim must be a multiple of 4, for pairs of channels of rows and columns, got {dim}.")
         self.rope = rope
         self.qkv = Linear(dim, 3 * dim + 3 * d, bias=qkv_bias, **dd)
-        self.w1 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
-        self.w2 = nn.Parameter(torch.empty(1, num_heads, d, d, **dd))
+        self.w1, self.w2 = (nn.Parameter(torch.empty(1, num_heads, d, d, **dd)) for _ in range(2))
         self.w3 = nn.Parameter(torch.empty(d, 1, *window(3, self.sequence), **dd))
         self.proj = Linear(dim + d, dim, **dd)
         self.reset_parameters()

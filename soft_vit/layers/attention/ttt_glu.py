@@ -50,5 +50,4 @@ class TTTGLUAttention(Attention):
         q, k, v = split_parts(self.qkv(x), 3, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         weights: Any = (self.w1, self.w2, self.w3)
-        y = trained_unit(q, k, v, weights, layout)
-        return self.proj_drop(self.proj(merge_heads(y)))
+        return self.proj_drop(self.proj(merge_heads(trained_unit(q, k, v, weights, layout))))

@@ -46,8 +46,7 @@ class VQAttention(SelfAttention):
         self.register_buffer("key_count", torch.empty(shape, **dd))
         self.register_buffer("key_sum", torch.empty(*shape, self.head_dim, **dd))
         # Random indices of the last compiled step.
-        drawn = torch.full(shape[1:], -1, device=dd["device"])
-        self.register_buffer("drawn", drawn, persistent=False)
+        self.register_buffer("drawn", torch.full(shape[1:], -1, device=dd["device"]), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

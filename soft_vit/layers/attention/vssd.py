@@ -51,9 +51,7 @@ class VSSDAttention(Attention):
         self.parts = [inner, inner + state, num_heads]
         self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)
         self.conv2d = depthwise_conv(inner + state, 3, self.sequence, **dd)
-        self.dt_bias = nn.Parameter(torch.empty(num_heads, **dd))
-        self.A_log = nn.Parameter(torch.empty(num_heads, **dd))
-        self.D = nn.Parameter(torch.empty(num_heads, **dd))
+        self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(num_heads, **dd)) for _ in range(3))
         self.norm = nn.LayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
         self.reset_parameters()

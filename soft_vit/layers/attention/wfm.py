@@ -20,6 +20,8 @@ from soft_vit.ops.layout import Layout, window
 from soft_vit.ops.numerics import at_least_float32, full_precision
 from soft_vit.ops.ttt import damped_step
 
+PREFIX = "as all tokens, but left out of the convolution and of what the weights are made from"
+
 
 class DynamicConv(nn.Module):
     """A depthwise convolution by the kernels `w + g / (|g| + 1)` of each image.
@@ -117,12 +119,7 @@ class WeightFormerAttention(Attention):
     must divide the width, and is otherwise ignored.
     """
 
-    traits = Traits(
-        "N",
-        "as all tokens, but left out of the convolution and of what the weights are made from",
-        mask_refusal=None,
-        qk=None,
-    )
+    traits = Traits("N", PREFIX, mask_refusal=None, qk=None)
 
     def __init__(self, dim: int, num_heads: int, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)

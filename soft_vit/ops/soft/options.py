@@ -49,6 +49,4 @@ def check_ridge(ridge: float) -> None:
 
 def add_ridge(a: Tensor, ridge: float) -> Tensor:
     """Return `A + ridge I` for `[..., M, M]`."""
-    if ridge == 0:
-        return a
-    return a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    return a if ridge == 0 else a + ridge * torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
