@@ -55,6 +55,8 @@ MODELS = {
     "flatten": ("flatten_swin_tiny", dict(NARROW, linear_blocks=(1, 1, 0, 0), window_size=4)),
     "vit": ("focused_vit_tiny_patch16", dict(VIT, power=2.0, key_norm="instance")),
     "swap": ("swapped_by_soft_vit", dict(VIT, architecture="vit_tiny_patch16_224", attn_layer=SWAPS)),
+    # It takes no img_size.
+    "conv": ("test_resnet", dict(channels=(8, 12, 16, 24), img_size=None)),
 }
 
 
@@ -86,11 +88,12 @@ def build(key: str, root: Path, out: Path) -> SimpleNamespace:
     case.config = ROOT / "configs" / "demo" / f"soft_pico_{'labels' if several else 'shapes'}.py"
     case.root = root / "labels" if several else root / "tree"
     torch.manual_seed(0)
-    case.model = timm.create_model(name, img_size=SIZE, num_classes=len(case.names), **options).requires_grad_(False)
+    options = {"img_size": SIZE, **options}
+    case.model = timm.create_model(name, num_classes=len(case.names), **options).requires_grad_(False)
     for parameter in case.model.parameters():
         parameter.mul_(2).add_(0.1 * torch.randn_like(parameter))
     torch.save(case.model.state_dict(), out / "start.pth")
-    case.checkpoint = train_from(case, out / "start.pth", out, options)
+    case.checkpoint = train_from(case, out / "start.pth", out, case.options)
     case.model.eval().load_state_dict(load_checkpoint_file(case.checkpoint)["state_dict"])
     return case
 
@@ -203,7 +206,7 @@ def load(case: SimpleNamespace, way: str, path: Path, out: Path, options: dict[s
 # These load into a model with other options than the saved one, apart from those that decide shapes.
 BUILT = ("checkpoint_path", "load_from", "tools/test.py", "TimmFeatures", "SOFT")
 SHAPES = {*NARROW, *VIT, "stem_width", "mlp_ratios", "attention", "class_token", "global_pool", "local_kernel"}
-SHAPES |= {"fuse_stages", "linear_blocks"}
+SHAPES |= {"fuse_stages", "linear_blocks", "channels", "img_size"}
 ROWS = """
 pyramid  state        overlay, checkpoint_path
 pyramid  bare         overlay
@@ -237,6 +240,9 @@ swap     published    tools/test.py --model
 swap     hub          folder, teacher, export
 swap     saved        folder
 swap     student      folder, teacher
+conv     checkpoint   tools/predict.py, export
+conv     published    tools/predict.py
+conv     hub          folder, export
 """
 ROWS = [line.split(None, 2) for line in ROWS.strip().splitlines()]
 
