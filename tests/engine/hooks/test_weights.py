@@ -153,6 +153,15 @@ def test_classes_fit_the_head(classes, head, fits):
             RunChecksHook().before_train(run)
 
 
+@pytest.mark.parametrize(("classes", "fits"), [("abc", True), ("cab", False), ("abd", False), ("", True)])
+def test_a_teacher_has_the_classes_of_the_data(classes, fits):
+    overlay = {"num_classes": 3, "label_names": ("a", "b", "c")}
+    teacher = SimpleNamespace(model=small(num_classes=3, device="meta", pretrained_cfg_overlay=overlay))
+    run = a_run(SimpleNamespace(num_classes=3, teacher=teacher), "begin", classes, val_loop=None)
+    with nullcontext() if fits else pytest.raises(ValueError, match="a, b, c"):
+        RunChecksHook().before_train(run)
+
+
 MATCHED = [("abc", [0, 1, 2]), ("bc", [1, 2]), ("bd", None)]
 
 
