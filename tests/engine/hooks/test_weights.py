@@ -113,11 +113,13 @@ def test_weights_of_another_image_size_are_resampled(noted):
         assert torch.equal(checkpoint["state_dict"][name], value), name
 
 
-def test_classes_that_are_not_the_models():
-    model = SimpleNamespace(model=SimpleNamespace(num_classes=9))
+# Without a head, features would pass for scores.
+@pytest.mark.parametrize("outputs", [9, 0])
+def test_classes_that_are_not_the_models(outputs):
+    model = SimpleNamespace(model=SimpleNamespace(num_classes=outputs))
     dataset = SimpleNamespace(metainfo={"classes": CLASSES})
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
-    with pytest.raises(ValueError, match="9 classes of the model, got 10"):
+    with pytest.raises(ValueError, match=f"{outputs} classes of the model, got 10"):
         WeightsHook().before_test(runner)
 
 
