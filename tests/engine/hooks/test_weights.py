@@ -90,13 +90,19 @@ def test_names_and_shapes(given, named):
         fit({"state_dict": {"conv.weight": torch.ones(1)}}, PLAIN, strict=False)
 
 
-def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
-    runner = a_run(TimmTrainClassifier("soft_norm_pico", img_size=64), "resume")
-    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
+ALIKE = [("soft_norm_pico", "soft_pico"), ("linear_pyramid_pico", "hydra_pyramid_pico")]
+ALIKE += [("linear_vit_tiny_patch16", "efficient_vit_tiny_patch16")]
+
+
+@pytest.mark.parametrize(("name", "other"), ALIKE)
+@pytest.mark.parametrize("what", ["resume", "test"])
+def test_a_checkpoint_that_notes_another_model_with_the_same_parameters(what, name, other):
+    runner = a_run(TimmTrainClassifier(name, img_size=64), what, logger=Mock())
+    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": name}}
     checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
     WeightsHook().after_load_checkpoint(runner, checkpoint)
-    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
-    with pytest.raises(ValueError, match="soft_pico"):
+    checkpoint["meta"][NOTES_KEY]["model"] = other
+    with pytest.raises(ValueError, match=other):
         WeightsHook().after_load_checkpoint(runner, checkpoint)
 
 
