@@ -103,7 +103,9 @@ def build_model(
     weights = pretrained_weights(variant, cfg, cache_dir, saved) if pretrained else None
     spec = ModelSpec()
     if weights is not None:
-        overridden = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
+        # That of a folder is its record, and not the caller's.
+        given = pretrained_cfg if isinstance(pretrained_cfg, dict) and cfg.source != "local-dir" else ()
+        overridden = {*(pretrained_cfg_overlay or ()), *given}
         if weights.spec.img_size is None and "input_size" in overridden:
             size = {"img_size": cfg.input_size[1:]}
             weights.spec = replace(weights.spec, options={**weights.spec.options, **size})

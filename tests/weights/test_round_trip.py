@@ -34,7 +34,7 @@ from soft_vit.weights import RECORDED_WEIGHTS, load_index
 from soft_vit.weights.publish import publish
 from soft_vit.weights.read import load_weights
 from soft_vit.weights.save import LAYOUTS, convert
-from soft_vit.weights.spec import ModelSpec
+from soft_vit.weights.spec import ModelSpec, usable
 
 ROOT = Path(__file__).parents[2]
 SIZE = (32, 64)
@@ -104,7 +104,7 @@ def save(case: SimpleNamespace, way: str, out: Path) -> Path:
         torch.save(case.model.state_dict(), out / "state.pth")
     elif way == "bare":
         save_file({key: value.contiguous() for key, value in case.model.state_dict().items()}, out / "bare.safetensors")
-    elif way == "saved":
+    elif way in ("saved", "inside"):
         timm.models.save_for_hf(case.model, out / "folder", safe_serialization=True)
     elif way == "student":
         save_backbone(Backbone(case.model, VIEW["mean"], VIEW["std"]), out / "folder")
@@ -114,6 +114,8 @@ def save(case: SimpleNamespace, way: str, out: Path) -> Path:
         publish(case.checkpoint, out, tag="own", licence="mit", hf_dir=out / "folder" if way == "hub" else None)
     else:
         return case.checkpoint
+    if way == "inside":
+        return out / "folder" / "model.safetensors"
     return next(out.glob("folder" if way in ("saved", "student", "hub") else "*.[ps][ta]*"))
 
 
@@ -196,9 +198,11 @@ def load(case: SimpleNamespace, way: str, path: Path, out: Path, options: dict[s
         assert source.classes == case.names
         return source.model(x), case.model(x)
     found = create(way, name, path.parent if way == "recorded" else path, **options)
+    if way == "folder":
+        assert tuple(found.pretrained_cfg["input_size"]) == (3, *SIZE)
     if way == "overlay":
         # What the file notes of classes, task and preprocessing.
-        assert load_weights(path).spec.cfg.items() <= ModelSpec.of(found).cfg.items()
+        assert usable(load_weights(path).spec.entries({})).items() <= ModelSpec.of(found).cfg.items()
     # A student has no head.
     return tuple(model.forward_features(x) if way == "folder" else model(x) for model in (found, case.model))
 
@@ -218,6 +222,7 @@ pyramid  safetensors  checkpoint_path, tools/predict.py
 pyramid  published    overlay, recorded
 pyramid  hub          folder, export, tools/test.py --model
 pyramid  saved        folder
+pyramid  inside       overlay, load_from, SOFT
 labels   checkpoint   tools/predict.py
 labels   safetensors  tools/predict.py
 labels   published    tools/predict.py
@@ -239,6 +244,7 @@ swap     checkpoint   overlay, tools/predict.py, teacher
 swap     published    tools/test.py --model
 swap     hub          folder, teacher, export
 swap     saved        folder
+swap     inside       overlay, teacher
 swap     student      folder, teacher
 conv     checkpoint   tools/predict.py, export
 conv     published    tools/predict.py
