@@ -123,5 +123,5 @@ def _noted_spec(source: str) -> ModelSpec:
     """Return the record of a backbone's weights; an empty one for a missing file, as a trained detector needs none."""
     if not source or not ("://" in source or Path(source).expanduser().is_file()):
         return ModelSpec()
-    spec, fitted = start_spec(source), ("num_classes", "in_chans", "global_pool")
+    spec, fitted = start_spec(source), ("num_classes", "in_chans")
     return replace(spec, options={key: value for key, value in spec.arguments({}).items() if key not in fitted})

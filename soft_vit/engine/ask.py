@@ -180,6 +180,9 @@ def check_task(cfg: Config) -> None:
     if several and not (loss.get("use_sigmoid") or type_name(loss) in ("AsymmetricLoss", "FocalLoss")):
         wrong.append(f"a loss with use_sigmoid=True, got {type_name(loss)}")
     prepared = model.get("data_preprocessor") or cfg.get("data_preprocessor") or {}
+    if several and type_name(model) in ("DistillClassifier", "MesaClassifier"):
+        # Their losses compare distributions over classes.
+        wrong.append("model.type=TimmTrainClassifier")
     wrong += [f"{name}=0" for name in ("mixup", "cutmix", "smoothing") if several and prepared.get(name)]
     if wrong:
         raise ValueError(f"model.multi_label={several} needs {'; '.join(dict.fromkeys(wrong))}.")

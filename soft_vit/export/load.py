@@ -46,7 +46,7 @@ def load_export_model(
         raise ValueError(f"The config must be that of a timm classifier, got {config}.")
     data = {**resolve_model_data_config(network), **predictor.data}
     mean, std = ([round(value, 6) for value in data[key]] for key in ("mean", "std"))
-    size = data["input_size"] if config is None else get_model_input_config(network)["input_size"]
+    size = (get_model_input_config(network)["input_size"][0], *data["input_size"][1:])
     if img_size is not None:
         size = (size[0], img_size, img_size)
     spec = replace(ModelSpec.of(network), cfg=predictor.spec.cfg)
@@ -60,7 +60,7 @@ def load_export_model(
         # Not the path of a local folder.
         name=spec.model if model is None or model.startswith("local-dir:") else model,
         model=network.eval().requires_grad_(False),
-        input_size=tuple(size),
+        input_size=size,
         mean=tuple(mean),
         std=tuple(std),
         classes=tuple(names),

@@ -138,6 +138,12 @@ def resample_and_check(
             raise WeightsError(f"{prefix}{name} must be of shape {tuple(own.shape)}, got {tuple(given.shape)}.")
 
 
+def forget_classes(model: Any) -> None:
+    """Forget the names of a model's classes and their task, which belong to the head that is replaced."""
+    if cfg := getattr(model, "pretrained_cfg", None):
+        model.pretrained_cfg = model.default_cfg = {**cfg, "label_names": None, "notes": None}
+
+
 class SingleBlock(nn.Module):
     """A block on maps `[B, C, H, W]` that may be a stage by itself, and is then checkpointed as one."""
 
@@ -367,12 +373,8 @@ class StagedModel(nn.Module):
         return check_choice("global_pool", global_pool, self.global_pools)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the head by a new one for num_classes (0: Identity), with the model's device, dtype and mode.
-
-        The names of the classes and their task belong to the old head, and are forgotten.
-        """
-        if cfg := getattr(self, "pretrained_cfg", None):
-            self.pretrained_cfg = self.default_cfg = {**cfg, "label_names": None, "notes": None}
+        """Replace the head by a new one for num_classes (0: Identity), with the model's device, dtype and mode."""
+        forget_classes(self)
         if global_pool is not None:
             self.global_pool = self.check_global_pool(global_pool)
         self.num_classes = num_classes

@@ -85,6 +85,10 @@ class AttentionViT(GridViT, VisionTransformer):  # type: ignore[override]  # Gri
         """Height and width of the images that the position embedding is for."""
         return self.patch_embed.img_size
 
+    def reset_classifier(self, *args: Any, **kwargs: Any) -> None:
+        base.forget_classes(self)
+        super().reset_classifier(*args, **kwargs)
+
     def from_released(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return weights of a ViT under this model's names, by timm's filter."""
         # The filter assumes square maps; `resample_state` resamples the position embedding.

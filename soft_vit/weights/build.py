@@ -18,7 +18,7 @@ from torch import nn
 from soft_vit.weights.fetch import check_command, recorded_file
 from soft_vit.weights.files import WeightsError
 from soft_vit.weights.index import RECORDED_WEIGHTS, Entry
-from soft_vit.weights.load import SWAPPED, Head, LoadReport, checkpoint_filter_fn, fit, load_into
+from soft_vit.weights.load import SWAPPED, Head, LoadReport, checkpoint_filter_fn, fit, is_own_model, load_into
 from soft_vit.weights.read import NotedWeights, load_weights, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec
 
@@ -101,7 +101,9 @@ def build_model(
     weights = pretrained_weights(variant, cfg, cache_dir, kwargs.get("pretrained_model_args")) if pretrained else None
     spec = ModelSpec()
     if weights is not None:
-        overridden = {*(pretrained_cfg_overlay or ()), *(pretrained_cfg if isinstance(pretrained_cfg, dict) else ())}
+        # That of a folder is its record, and not the caller's.
+        given = pretrained_cfg if isinstance(pretrained_cfg, dict) and cfg.source != "local-dir" else ()
+        overridden = {*(pretrained_cfg_overlay or ()), *given}
         if weights.spec.img_size is None and "input_size" in overridden:
             weights.spec = replace(weights.spec, options={**weights.spec.options, "img_size": cfg.input_size[1:]})
         spec = complete_spec(weights, variant)
@@ -203,12 +205,6 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
 
 _load_checkpoint_of_timm = timm.models._factory.load_checkpoint
 timm.models._factory.load_checkpoint = load_checkpoint  # type: ignore[assignment]
-
-
-def is_own_model(name: str) -> bool:
-    """Return whether a timm name, with or without a tag, is that of a model of this package."""
-    name = name.partition(".")[0]
-    return timm.is_model(name) and timm.models.model_entrypoint(name).__module__.startswith("soft_vit.")
 
 
 def _recorded_entry(variant: str, cfg: PretrainedCfg) -> Entry | None:

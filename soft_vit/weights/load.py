@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from timm.layers import resample_abs_pos_embed
-from timm.models import adapt_input_conv
+from timm.models import adapt_input_conv, is_model, model_entrypoint
 from torch import Tensor, nn
 
 from soft_vit.layers.embed import grid_of_positions
@@ -30,7 +30,9 @@ SWAPPED = "swapped_by_soft_vit"
 """The timm name of models whose attention was swapped."""
 
 Head = Literal["fit", "drop", "strict"]
-"""For weights with another head: `fit` keeps the model's own head, `drop` loads no head, `strict` refuses them."""
+"""For weights with another head: `fit` keeps the model's own head, `drop` loads no head, `strict` refuses them.
+
+`strict` also refuses weights that note another model of this package."""
 
 
 @dataclass
@@ -82,6 +84,10 @@ def fit(
     if of_timm := bool(getattr(model, "pretrained_cfg", None)):
         require_classifier(loaded)
     require_finite(loaded, loaded.source)
+    noted, name = loaded.spec.model or "", getattr(model, "pretrained_cfg", {}).get("architecture") or ""
+    if head == "strict" and noted != name and is_own_model(noted) and is_own_model(name):
+        # Parameters of many attentions have the same names and shapes.
+        raise ValueError(f"The model must be {noted}, as {loaded.source} notes, got {name}.")
     weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())
     _fit_channels(model, weights, expected, report)
     if head != "strict":
@@ -96,7 +102,7 @@ def fit(
         kept = fitting or expected.keys() | weights.keys()
         expected, weights = ({name: x for name, x in state.items() if name in kept} for state in (expected, weights))
     if mismatch := describe_mismatch(expected, weights):
-        name = getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__
+        name = name or type(model).__name__
         command = check_command(loaded.source if os.path.isfile(loaded.source) else "FILE")
         what = f"{name} and its options: {mismatch}"
         raise ValueError(f"The weights in {loaded.source} must fit {what}; see `{command}`.")
@@ -160,6 +166,12 @@ def _fit_head(
         if expected is not None and name.endswith(".weight"):
             which = "is missing and" if value is None else f"for {len(value)} classes{' of other names' * other}"
             report.changes.append(f"The head {which} is replaced by a new one for {len(expected)} classes.")
+
+
+def is_own_model(name: str) -> bool:
+    """Return whether a timm name, with or without a tag, is that of a model of this package."""
+    name = name.partition(".")[0]
+    return is_model(name) and model_entrypoint(name).__module__.startswith("soft_vit.")
 
 
 def require_classifier(weights: NotedWeights) -> None:

@@ -11,6 +11,7 @@ import timm
 from torch import nn
 
 from soft_vit.text_tables import one_line
+from soft_vit.weights.build import is_own_model
 from soft_vit.weights.files import write_atomically
 from soft_vit.weights.index import Entry, Metric, add_entry
 from soft_vit.weights.load import load_into, parameter_names
@@ -67,8 +68,9 @@ def publish(
             raise ValueError(f"{name} must be {meaning}, got {text!r}.")
     file = read_trained_file(source, weights, model)
     cfg = _pretrained_cfg(file, mean, std)
-    size, (channels, *sides) = {"num_classes": cfg["num_classes"]}, cfg["input_size"]
-    options = {**file.spec.arguments({}), **size, "img_size": tuple(sides), "in_chans": channels}
+    channels, *sides = cfg["input_size"]
+    options = {**file.spec.arguments({}), "num_classes": cfg["num_classes"], "in_chans": channels}
+    options |= {"img_size": tuple(sides)} if is_own_model(file.model) else {}
     network = timm.create_model(file.model, **options, pretrained_cfg_overlay=dict(cfg)).eval()
     own = NotedWeights(file.weights, file.spec, str(source))
     if changes := load_into(network, own, "strict").changes:

@@ -200,6 +200,13 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         if key in metadata:
             with contextlib.suppress(ValueError, RecursionError):
                 noted[key] = json.loads(metadata[key])
+    config = path.with_name("config.json")
+    if "model" not in metadata and path.name == "model.safetensors" and config.is_file():
+        # In a folder of timm, this file has the record.
+        with contextlib.suppress(ValueError, RecursionError):
+            found = as_mapping(json.loads(config.read_text(encoding="utf-8")))
+            names = {"model": "architecture", "options": "model_args", "cfg": "pretrained_cfg"}
+            noted = {key: found.get(name) for key, name in names.items()}
     return {"state_dict": load_file(path), "meta": {NOTES_KEY: noted}}
 
 

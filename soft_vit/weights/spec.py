@@ -135,7 +135,7 @@ class ModelSpec:
         keeps_head = arguments.get("num_classes") in (None, count)
         kept = {key: value for key, value in self.cfg.items() if keeps_head or key not in ("label_names", "notes")}
         if self.img_size is not None:
-            kept.setdefault("input_size", (self.options.get("in_chans", 3), *self.img_size))
+            kept["input_size"] = (self.options.get("in_chans", 3), *self.img_size)
         # Those of published tests are of other weights.
         kept = {f"test_{key}": None for key in ("input_size", "crop_pct") if key in kept} | kept
         return kept if count is None else {**kept, "num_classes": count}

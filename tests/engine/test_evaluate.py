@@ -385,9 +385,13 @@ def test_it_resumes_exactly(run_multi_label, options, tmp_path):
     assert_same_state(run_multi_label / "epoch_2.pth", tmp_path / "epoch_2.pth", "state_dict", "optimizer")
 
 
-def test_a_model_for_one_label(options, tmp_path):
+TAUGHT = {"model.type": "DistillClassifier", "model.teacher": {"model_name": "soft_pico", "pretrained": True}}
+
+
+@pytest.mark.parametrize("given", [{"model.multi_label": False}, TAUGHT, {"model.type": "MesaClassifier"}], ids=str)
+def test_a_model_for_one_label(given, options, tmp_path):
     with pytest.raises(ValueError, match="multi_label"):
-        train(CONFIG, options={**options, "model.multi_label": False}, work_dir=tmp_path)
+        train(CONFIG, options={**options, **given}, work_dir=tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [{"data_root": "data"}, {"confusion": "table.csv"}], ids=str)

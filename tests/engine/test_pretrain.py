@@ -154,14 +154,16 @@ def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path
 
 
 def test_a_run_with_the_running_average_continues_exactly(photos: Path, tmp_path: Path) -> None:
-    again = dict(epochs=2, momentum=0.75, **SMALL, options=OPTIONS)
+    # Also where the run averages its weights.
+    hooks = [dict(type="EMAEvalHook", momentum=0.3), dict(type="PretrainingReportHook")]
+    again = dict(epochs=2, momentum=0.75, **SMALL, options={**OPTIONS, "custom_hooks": hooks})
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     pretrain("soft_pico", photos, whole, **again)
     stopped.mkdir()
     for name in ("epoch_1.pth", "pretrain.json"):
         (stopped / name).write_bytes((whole / name).read_bytes())
     pretrain("soft_pico", photos, stopped, **again)
-    assert_same_state(whole / "epoch_2.pth", stopped / "epoch_2.pth", "state_dict", "optimizer")
+    assert_same_state(whole / "epoch_2.pth", stopped / "epoch_2.pth", "state_dict", "ema_state_dict", "optimizer")
     assert not [name for name in load_file(whole / "model.safetensors") if "average" in name]
     assert "its own running average" in (whole / "report.md").read_text()
 

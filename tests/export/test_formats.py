@@ -82,15 +82,17 @@ def test_features():
 CONFIGURED = [
     {"model_name": "soft_pico", "img_size": 64},
     {"model_name": "linear_vit_tiny_patch16", "img_size": 96, "in_chans": 1, "depth": 1},
+    # timm's convolutional models take no img_size.
+    {"model_name": "test_resnet", "img_size": None},
 ]
 
 
-@pytest.mark.parametrize("model", CONFIGURED, ids=["pyramid", "ViT"])
+@pytest.mark.parametrize("model", CONFIGURED, ids=["pyramid", "ViT", "convolutions"])
 @pytest.mark.parametrize("several", [False, True], ids=["one label", "several labels"])
 def test_config_with_its_checkpoint(several, model, tmp_path):
     """The images and the task are those of the training, not those of timm's configuration of the model."""
-    config = tmp_path / "config.py"
-    own = f"image_size = {model['img_size']}\nmodel = dict(**{model})\n"
+    config, side = tmp_path / "config.py", model["img_size"] or 64
+    own = f"image_size = {side}\nmodel = dict(**{model})\n"
     base = RESOURCES / "configs" / "demo" / f"soft_pico_{'labels' if several else 'shapes'}.py"
     config.write_text(f"_base_ = {str(base)!r}\n{own}")
     weights = timm.create_model(num_classes=10, **model).state_dict()
@@ -99,7 +101,7 @@ def test_config_with_its_checkpoint(several, model, tmp_path):
     assert source.name == model["model_name"]
     assert source.classes == CLASSES
     assert json.loads(source.metadata()["multi_label"]) == several
-    assert source.input_size == (model.get("in_chans", 3), model["img_size"], model["img_size"])
+    assert source.input_size == (model.get("in_chans", 3), side, side)
     assert source.std == pytest.approx((64 / 255,) * 3, abs=1e-6)
 
 

@@ -26,7 +26,7 @@ from soft_vit.models import load_weights
 from soft_vit.weights import RECORDED_WEIGHTS, Entry, WeightsError
 from soft_vit.weights.files import INDEX_FILE
 from soft_vit.weights.load import fit
-from soft_vit.weights.spec import NOTES_KEY, ModelSpec
+from soft_vit.weights.spec import MULTI_LABEL, NOTES_KEY, ModelSpec
 
 # Weights from files: what is recognised, what is adapted, and what is refused.
 
@@ -328,10 +328,15 @@ def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
     assert torch.equal(create().eval()(images), given(images))
     assert {name: create().pretrained_cfg[name] for name in cfg} == {**cfg, "std": (0.3,) * 3}
     assert create(global_pool="token").global_pool == "token"
-    model = create()
-    assert ModelSpec.of(model).label_names == ("a", "b")
-    model.reset_classifier(2)
-    assert not ModelSpec.of(model).label_names
+
+
+@pytest.mark.parametrize("name", ["soft_pico", "linear_vit_tiny_patch16"])
+def test_a_new_head_has_other_classes(name):
+    overlay = {"num_classes": 2, "label_names": ("a", "b"), "notes": (MULTI_LABEL,)}
+    model = timm.create_model(name, device="meta", num_classes=2, pretrained_cfg_overlay=overlay)
+    for names in (("a", "b"), ()):
+        assert (ModelSpec.of(model).label_names, ModelSpec.of(model).multi_label) == (names, bool(names))
+        model.reset_classifier(2)
 
 
 def test_few_files_run_for_a_name():

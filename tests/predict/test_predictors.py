@@ -111,8 +111,8 @@ def test_a_run_shows_its_images_not_those_of_published_tests(tmp_path):
     assert (shown["input_size"], shown["crop_pct"]) == ((3, 64, 64), 0.7)
 
 
-OTHERS = [("soft_norm_pico", {}, "got .soft_norm."), ("soft_pico", {"options": {"depths": 3}}, "depths|int")]
-OTHERS += [("soft_pico", {"cfg": {"input_size": (3, 64, 7)}}, "64 x 7")]
+OTHERS = [("soft_norm_pico", {}, "got soft_norm_pico"), ("soft_pico", {"options": {"depths": 3}}, "depths|int")]
+OTHERS += [("soft_pico", {"options": {"img_size": (64, 0)}}, r"\(64, 0\)")]
 OTHERS += [("soft_pico", {"num_classes": 0}, "must be a classifier")]
 
 

@@ -34,7 +34,7 @@ from soft_vit.weights import RECORDED_WEIGHTS, load_index
 from soft_vit.weights.publish import publish
 from soft_vit.weights.read import load_weights
 from soft_vit.weights.save import LAYOUTS, convert
-from soft_vit.weights.spec import ModelSpec
+from soft_vit.weights.spec import ModelSpec, usable
 
 ROOT = Path(__file__).parents[2]
 SIZE = (32, 64)
@@ -55,6 +55,8 @@ MODELS = {
     "flatten": ("flatten_swin_tiny", dict(NARROW, linear_blocks=(1, 1, 0, 0), window_size=4)),
     "vit": ("focused_vit_tiny_patch16", dict(VIT, power=2.0, key_norm="instance")),
     "swap": ("swapped_by_soft_vit", dict(VIT, architecture="vit_tiny_patch16_224", attn_layer=SWAPS)),
+    # It takes no img_size.
+    "conv": ("test_resnet", dict(channels=(8, 12, 16, 24), img_size=None)),
 }
 
 
@@ -86,11 +88,12 @@ def build(key: str, root: Path, out: Path) -> SimpleNamespace:
     case.config = ROOT / "configs" / "demo" / f"soft_pico_{'labels' if several else 'shapes'}.py"
     case.root = root / "labels" if several else root / "tree"
     torch.manual_seed(0)
-    case.model = timm.create_model(name, img_size=SIZE, num_classes=len(case.names), **options).requires_grad_(False)
+    options = {"img_size": SIZE, **options}
+    case.model = timm.create_model(name, num_classes=len(case.names), **options).requires_grad_(False)
     for parameter in case.model.parameters():
         parameter.mul_(2).add_(0.1 * torch.randn_like(parameter))
     torch.save(case.model.state_dict(), out / "start.pth")
-    case.checkpoint = train_from(case, out / "start.pth", out, options)
+    case.checkpoint = train_from(case, out / "start.pth", out, case.options)
     case.model.eval().load_state_dict(load_checkpoint_file(case.checkpoint)["state_dict"])
     return case
 
@@ -101,7 +104,7 @@ def save(case: SimpleNamespace, way: str, out: Path) -> Path:
         torch.save(case.model.state_dict(), out / "state.pth")
     elif way == "bare":
         save_file({key: value.contiguous() for key, value in case.model.state_dict().items()}, out / "bare.safetensors")
-    elif way == "saved":
+    elif way in ("saved", "inside"):
         timm.models.save_for_hf(case.model, out / "folder", safe_serialization=True)
     elif way == "student":
         save_backbone(Backbone(case.model, VIEW["mean"], VIEW["std"]), out / "folder")
@@ -111,6 +114,8 @@ def save(case: SimpleNamespace, way: str, out: Path) -> Path:
         publish(case.checkpoint, out, tag="own", licence="mit", hf_dir=out / "folder" if way == "hub" else None)
     else:
         return case.checkpoint
+    if way == "inside":
+        return out / "folder" / "model.safetensors"
     return next(out.glob("folder" if way in ("saved", "student", "hub") else "*.[ps][ta]*"))
 
 
@@ -193,17 +198,19 @@ def load(case: SimpleNamespace, way: str, path: Path, out: Path, options: dict[s
         assert source.classes == case.names
         return source.model(x), case.model(x)
     found = create(way, name, path.parent if way == "recorded" else path, **options)
+    if way == "folder":
+        assert tuple(found.pretrained_cfg["input_size"]) == (3, *SIZE)
     if way == "overlay":
         # What the file notes of classes, task and preprocessing.
-        assert load_weights(path).spec.cfg.items() <= ModelSpec.of(found).cfg.items()
+        assert usable(load_weights(path).spec.entries({})).items() <= ModelSpec.of(found).cfg.items()
     # A student has no head.
     return tuple(model.forward_features(x) if way == "folder" else model(x) for model in (found, case.model))
 
 
 # These load into a model with other options than the saved one, apart from those that decide shapes.
-BUILT = ("checkpoint_path", "load_from", "tools/test.py", "TimmFeatures", "SOFT")
+BUILT = ("checkpoint_path", "load_from", "tools/test.py")
 SHAPES = {*NARROW, *VIT, "stem_width", "mlp_ratios", "attention", "class_token", "global_pool", "local_kernel"}
-SHAPES |= {"fuse_stages", "linear_blocks"}
+SHAPES |= {"fuse_stages", "linear_blocks", "channels", "img_size"}
 ROWS = """
 pyramid  state        overlay, checkpoint_path
 pyramid  bare         overlay
@@ -215,6 +222,7 @@ pyramid  safetensors  checkpoint_path, tools/predict.py
 pyramid  published    overlay, recorded
 pyramid  hub          folder, export, tools/test.py --model
 pyramid  saved        folder
+pyramid  inside       overlay, load_from, SOFT
 labels   checkpoint   tools/predict.py
 labels   safetensors  tools/predict.py
 labels   published    tools/predict.py
@@ -236,7 +244,11 @@ swap     checkpoint   overlay, tools/predict.py, teacher
 swap     published    tools/test.py --model
 swap     hub          folder, teacher, export
 swap     saved        folder
+swap     inside       overlay, teacher
 swap     student      folder, teacher
+conv     checkpoint   tools/predict.py, export
+conv     published    tools/predict.py
+conv     hub          folder, export
 """
 ROWS = [line.split(None, 2) for line in ROWS.strip().splitlines()]
 
@@ -251,8 +263,9 @@ def test_what_is_saved_is_loaded(key, way, how, saved, tmp_path):
     elif how in BUILT:
         options = {name: value for name, value in case.options.items() if name in SHAPES}
         options |= {"num_classes": len(case.names)} if how == "checkpoint_path" else {}
+    elif how == "SOFT":
         # Otherwise it has a default of its own.
-        options |= {"max_bottleneck": None} if how == "SOFT" else {}
+        options = {"max_bottleneck": None}
     try:
         found, expected = load(case, how, path, tmp_path, options)
     except (ValueError, SystemExit) as error:

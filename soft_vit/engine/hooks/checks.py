@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from soft_vit.engine.models.timm_model import classes_of, unwrapped
+from soft_vit.engine.models.timm_model import classes_of, timm_network, unwrapped
 from soft_vit.engine.optim.ema_hook import PREFIX, EMAEvalHook
 from soft_vit.registry import HOOKS, register
 
@@ -85,15 +85,20 @@ def require_metrics(runner: Runner) -> None:
 class RunChecksHook(Hook):
     """Checks before the first step that data, model and metrics fit each other.
 
-    The model must have at least as many classes as the training data. Classes of the validation data are matched by
-    name. Raises ValueError for too few classes, and what `match_classes`, `require_metrics` and `require_batches`
-    raise.
+    The model must have at least as many classes as the training data, and a teacher that names its classes the same
+    ones. Classes of the validation data are matched by name. Raises ValueError for other classes, and what
+    `match_classes`, `require_metrics` and `require_batches` raise.
     """
 
     def before_train(self, runner: Runner) -> None:
         classes, head = classes_of(runner.train_dataloader.dataset), outputs_of(runner.model)
         if head is not None and len(classes) > head:
             raise ValueError(f"num_classes must be {len(classes)} as in the training data, got {head}.")
+        teacher = timm_network(getattr(unwrapped(runner.model), "teacher", None))
+        taught = tuple(getattr(teacher, "pretrained_cfg", {}).get("label_names") or ())
+        if classes and taught and taught != classes:
+            data, own = (", ".join(names[:_NAMED_CLASSES]) for names in (classes, taught))
+            raise ValueError(f"teacher must have the classes of the training data, {data}, got {own}.")
         if classes and runner.val_loop is not None:
             match_classes(runner.val_dataloader.dataset, classes, "the training data")
             runner.val_evaluator.dataset_meta = getattr(runner.val_dataloader.dataset, "metainfo", None)

@@ -79,7 +79,7 @@ class WeightsHook(Hook):
             fit_image_size(network, self.img_size)
         outputs = getattr(network, "num_classes", None)
         names = classes_of(runner.test_dataloader.dataset)
-        if outputs and names and outputs < len(names):
+        if outputs is not None and outputs < len(names):
             raise ValueError(f"The test images must be of the {outputs} classes of the model, got {len(names)}.")
 
 

@@ -87,7 +87,7 @@ class EMAEvalHook(EMAHook):
         super().before_train(runner)
         if self.ema_model.steps == 0:
             # The average was made before the weights were initialised or loaded.
-            load_into(self.ema_model.module, self.src_model.state_dict())
+            load_into(self.ema_model.module, NotedWeights(self.src_model.state_dict(), ModelSpec()))
 
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
         wrapper = runner.optim_wrapper

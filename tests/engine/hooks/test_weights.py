@@ -90,13 +90,19 @@ def test_names_and_shapes(given, named):
         fit({"state_dict": {"conv.weight": torch.ones(1)}}, PLAIN, strict=False)
 
 
-def test_a_checkpoint_that_notes_another_model_with_the_same_parameters():
-    runner = a_run(TimmTrainClassifier("soft_norm_pico", img_size=64), "resume")
-    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": "soft_norm_pico"}}
+ALIKE = [("soft_norm_pico", "soft_pico"), ("linear_pyramid_pico", "hydra_pyramid_pico")]
+ALIKE += [("linear_vit_tiny_patch16", "efficient_vit_tiny_patch16")]
+
+
+@pytest.mark.parametrize(("name", "other"), ALIKE)
+@pytest.mark.parametrize("what", ["resume", "test"])
+def test_a_checkpoint_that_notes_another_model_with_the_same_parameters(what, name, other):
+    runner = a_run(TimmTrainClassifier(name, img_size=64), what, logger=Mock())
+    meta = {"epoch": 1, "iter": 2, NOTES_KEY: {"model": name}}
     checkpoint = {"state_dict": dict(runner.model.state_dict()), "meta": meta, "message_hub": {}}
     WeightsHook().after_load_checkpoint(runner, checkpoint)
-    checkpoint["meta"][NOTES_KEY]["model"] = "soft_pico"
-    with pytest.raises(ValueError, match="soft_pico"):
+    checkpoint["meta"][NOTES_KEY]["model"] = other
+    with pytest.raises(ValueError, match=other):
         WeightsHook().after_load_checkpoint(runner, checkpoint)
 
 
@@ -113,11 +119,13 @@ def test_weights_of_another_image_size_are_resampled(noted):
         assert torch.equal(checkpoint["state_dict"][name], value), name
 
 
-def test_classes_that_are_not_the_models():
-    model = SimpleNamespace(model=SimpleNamespace(num_classes=9))
+# Without a head, features would pass for scores.
+@pytest.mark.parametrize("outputs", [9, 0])
+def test_classes_that_are_not_the_models(outputs):
+    model = SimpleNamespace(model=SimpleNamespace(num_classes=outputs))
     dataset = SimpleNamespace(metainfo={"classes": CLASSES})
     runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
-    with pytest.raises(ValueError, match="9 classes of the model, got 10"):
+    with pytest.raises(ValueError, match=f"{outputs} classes of the model, got 10"):
         WeightsHook().before_test(runner)
 
 
@@ -151,6 +159,15 @@ def test_classes_fit_the_head(classes, head, fits):
         run = SimpleNamespace(train_dataloader=loader, model=owner, val_loop=None)
         with nullcontext() if fits else pytest.raises(ValueError, match=str(classes)):
             RunChecksHook().before_train(run)
+
+
+@pytest.mark.parametrize(("classes", "fits"), [("abc", True), ("cab", False), ("abd", False), ("", True)])
+def test_a_teacher_has_the_classes_of_the_data(classes, fits):
+    overlay = {"num_classes": 3, "label_names": ("a", "b", "c")}
+    teacher = SimpleNamespace(model=small(num_classes=3, device="meta", pretrained_cfg_overlay=overlay))
+    run = a_run(SimpleNamespace(num_classes=3, teacher=teacher), "begin", classes, val_loop=None)
+    with nullcontext() if fits else pytest.raises(ValueError, match="a, b, c"):
+        RunChecksHook().before_train(run)
 
 
 MATCHED = [("abc", [0, 1, 2]), ("bc", [1, 2]), ("bd", None)]
