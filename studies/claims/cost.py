@@ -102,10 +102,8 @@ def reversible() -> Finding:
     def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the gradients of the input and of all weights, and the peak memory in megabytes."""
         torch.manual_seed(0)
-        blocks = [
-            PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)
-            for _ in range(depth)
-        ]
+        attention = partial(ATTENTIONS["softmax"], 32, 2, feat_size=(side, side))
+        blocks = [PreNormBlock(32, attention(), mlp_chunks=chunks) for _ in range(depth)]
         modules = nn.ModuleList(blocks).to(dtype)
         x = torch.randn(1, side**2, 32, dtype=dtype, requires_grad=True)
         with LiveTensors() as watch:

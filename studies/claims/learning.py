@@ -119,10 +119,8 @@ def sampling() -> Finding:
 @claim(7, SOFT)
 def number_of_tokens() -> Finding:
     """36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum."""
-    found = {
-        f"{side**2}": scores("soft", "rank", tokens=324, sampling="avg", max_bottleneck=side)
-        for side in (2, 6, 7, 8, 9)
-    }
+    how, sides = dict(tokens=324, sampling="avg"), (2, 6, 7, 8, 9)
+    found = {f"{side**2}": scores("soft", "rank", **how, max_bottleneck=side) for side in sides}
     means = [mean(values) for values in list(found.values())[1:]]
     spread = max(max(values) - min(values) for values in found.values())
     text = f"Rank with 324 tokens, averaged bottleneck tokens, by their number: {listed(found)}."

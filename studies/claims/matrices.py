@@ -31,8 +31,7 @@ from soft_vit.probe.cost import peak_memory
 from soft_vit.probe.health import effective_rank
 from studies.claims.table import Finding, claim, named, seconds, verdict
 
-SOFT = "arXiv 2110.11945"
-SOFT_NORM = "arXiv 2207.03341"
+SOFT, SOFT_NORM = "arXiv 2110.11945", "arXiv 2207.03341"
 LINEAR = "arXiv 2006.16236"
 
 # Options of the operator in soft_norm_*.
@@ -104,8 +103,7 @@ def semidefinite() -> Finding:
     for name, matrix in forms.items():
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         lowest[name] = float(values[0] / values[-1])
-    found = f"Least eigenvalue over the largest: {named(lowest, '.0e')}."
-    return Finding(verdict(min(lowest.values()) > -1e-9), found)
+    return Finding(verdict(min(lowest.values()) > -1e-9), f"Least eigenvalue over the largest: {named(lowest, '.0e')}.")
 
 
 @claim(5, SOFT)
@@ -426,8 +424,7 @@ def magnitude() -> Finding:
     sums = float((weights("scaled", q).sum(-1) - 1).abs().max())
     found = "Spread of the weights of a query three times as long, relative to before: "
     found += f"{named(change, '.2f')}. The scaled rows still sum to one ({sums:.0e})."
-    holds = abs(change["relu"] - 1) < 1e-6 and change["scaled"] > 2
-    return Finding(verdict(holds), found)
+    return Finding(verdict(abs(change["relu"] - 1) < 1e-6 and change["scaled"] > 2), found)
 
 
 @claim(34, "arXiv 2412.06590")
