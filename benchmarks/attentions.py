@@ -21,13 +21,8 @@ from soft_vit.models.vit import vit_name
 from soft_vit.probe.complexity import count_complexity
 from soft_vit.text_tables import error_cell, markdown_table
 
-FIGURES = {
-    "params_m": "params (M)",
-    "flops_g": "FLOPs (G)",
-    "train_memory_mb": "training step (MB)",
-    "inference_images_per_s": "inference (img/s)",
-    "training_images_per_s": "training (img/s)",
-}
+FIGURES = {"params_m": "params (M)", "flops_g": "FLOPs (G)", "train_memory_mb": "training step (MB)"}
+FIGURES |= {"inference_images_per_s": "inference (img/s)", "training_images_per_s": "training (img/s)"}
 """Headings of the columns of a CSV file."""
 
 
@@ -49,8 +44,7 @@ def compare_attentions(
             # A failure of one attention, such as out of memory, is a result and does not end the comparison.
             row["error"] = error_cell(error)
     able = [model for model, row in rows.items() if not row["error"]]
-    timings = measure_models(able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device)
-    for timing in timings:
+    for timing in measure_models(able, batch_size=batch_size, img_size=img_size, rounds=rounds, device=device):
         rows[timing.target][f"{timing.mode}_images_per_s"] = timing.rate and timing.rate.median
     return list(rows.values())
 

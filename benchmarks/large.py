@@ -25,10 +25,8 @@ from soft_vit.text_tables import markdown_table
 MODELS = ("soft_tiny", "swin_tiny_patch4_window7_224", "pvt_v2_b1")
 MEGAPIXELS = (1.0, 5.0, 20.0, 100.0)
 # Arguments of models whose name does not tell that they take any size.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "soft_tiny": {"max_bottleneck": (7, 7)},
-    "swin_tiny_patch4_window7_224": {"strict_img_size": False},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"soft_tiny": {"max_bottleneck": (7, 7)}}
+OPTIONS["swin_tiny_patch4_window7_224"] = {"strict_img_size": False}
 
 
 def sides_of(megapixels: float) -> tuple[int, int]:

@@ -19,13 +19,9 @@ from soft_vit.text_tables import markdown_table
 
 Result = TypeVar("Result")
 
-SAVINGS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "mlp_chunks=4": {"mlp_chunks": 4},
-    "reversible=True": {"reversible": True},
-    "reversible=True, mlp_chunks=4": {"reversible": True, "mlp_chunks": 4},
-    "set_grad_checkpointing()": {},
-}
+REVERSIBLE, CHUNKS = {"reversible": True}, {"mlp_chunks": 4}
+SAVINGS: dict[str, dict[str, Any]] = {"plain": {}, "mlp_chunks=4": CHUNKS, "reversible=True": REVERSIBLE}
+SAVINGS |= {"reversible=True, mlp_chunks=4": REVERSIBLE | CHUNKS, "set_grad_checkpointing()": {}}
 """Ways to train a pyramid in less memory, and their model arguments."""
 
 
@@ -108,5 +104,4 @@ def run(args: argparse.Namespace) -> Report:
     words = f"batch {args.batch_size}, {args.img_size[0]} x {args.img_size[1]}, float32. MB of a training step beyond "
     words += f"the weights, gradients included: {memory_source(args.device)}."
     rows = [[name, *(f"{peak / 2**20:.0f}" for peak in row.values())] for name, row in peaks.items()]
-    table = markdown_table(["model", *peaks[args.models[0]]], rows)
-    return Report("Memory of a training step", words, [table])
+    return Report("Memory of a training step", words, [markdown_table(["model", *peaks[args.models[0]]], rows)])

@@ -21,8 +21,7 @@ OF_TIMM = Path(__file__).with_name("published.csv")
 
 def published() -> dict[str, Published]:
     """Return the figures by model: timm's, and those of the index of weights, the first of each model."""
-    rows = read_csv(OF_TIMM)
-    found = {row["model"]: Published(float(row["top1"]), row["kind"], row["source"]) for row in rows}
+    found = {row["model"]: Published(float(row["top1"]), row["kind"], row["source"]) for row in read_csv(OF_TIMM)}
     for entry in load_index():
         for metric in entry.metrics:
             if metric.name == "top-1" and metric.dataset.startswith("ImageNet-1k") and not entry.model.endswith("_384"):

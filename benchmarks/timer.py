@@ -161,8 +161,7 @@ def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 def numbered(names: Sequence[str]) -> dict[str, str]:
     """Return names by distinct labels: a repeated name gets a number, as in `soft_tiny (2)`."""
-    counts = Counter()
-    labels = {}
+    counts, labels = Counter(), {}
     for name in names:
         counts[name] += 1
         labels[name if counts[name] == 1 else f"{name} ({counts[name]})"] = name

@@ -133,8 +133,7 @@ def softmax_table(rows: Sequence[ModelRow], errors: dict[str, str]) -> str:
             name += f" (outside of stages: {', '.join(row.outside)})"
         macs = (f"{count / 1e9:.2f}" for count in row.macs)
         lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs])
-    width = columns + len(cost) + 1
-    lines += [[name, error, *[""] * (width - 1)] for name, error in errors.items()]
+    lines += [[name, error, *[""] * (columns + len(cost))] for name, error in errors.items()]
     return markdown_table(["model", *stages, "params (M)", *cost], lines)
 
 

@@ -68,20 +68,14 @@ def measure(name: str) -> Row:
         kinds[stage].add(ONE_SIZE if reason else kind_of_softmax(small, large))
     products = [calls.products.total() for calls in (own, grown)]
     slope = log_log_slope([1, GROWTH**2], products) if products[0] and not reason else None
-    return _row(
-        name,
-        size=" x ".join(map(str, sides)),
-        params=f"{sum(map(Tensor.numel, model.parameters())) / 1e6:.1f}",
-        softmax="; ".join(f"{stage}: {' + '.join(sorted(kinds[stage]))}" for stage in sorted(kinds)),
-        products="yes" if products[0] else "",
-        exponent="" if slope is None else f"{slope:.2f}",
-        error=reason,
-    )
+    cells = {"size": " x ".join(map(str, sides)), "products": "yes" if products[0] else "", "error": reason}
+    cells["params"] = f"{sum(map(Tensor.numel, model.parameters())) / 1e6:.1f}"
+    cells["softmax"] = "; ".join(f"{stage}: {' + '.join(sorted(kinds[stage]))}" for stage in sorted(kinds))
+    return _row(name, **cells, exponent="" if slope is None else f"{slope:.2f}")
 
 
 def _row(name: str, **cells: str) -> Row:
-    family = timm.model_entrypoint(name).__module__.removeprefix("timm.models.")
-    return Row(name, family, **cells)
+    return Row(name, timm.model_entrypoint(name).__module__.removeprefix("timm.models."), **cells)
 
 
 def read_rows(path: Path = TABLE) -> dict[str, Row]:

@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> None:
     add("--lr", type=float, default=1e-3, metavar="RATE", help="highest learning rate")
     add("--mask-ratio", type=float, default=0.6, metavar="SHARE", help="share of squares that are masked")
     add("--mask-patch", type=int, default=32, metavar="PIXELS", help="side of a square")
-    what = "predict the features of this timm model with weights instead of pixels"
-    add("--teacher", metavar="NAME", help=what)
+    add("--teacher", metavar="NAME", help="predict the features of this timm model with weights instead of pixels")
     what = "predict the features of the model's own running average, of which a step keeps this share, such as 0.99"
     add("--momentum", type=float, metavar="SHARE", help=what)
     add("--bf16", action="store_true", help="autocast in bfloat16")
@@ -40,8 +39,7 @@ def main(argv: Sequence[str]) -> None:
     add("--workers", type=int, default=2, metavar="N", help="processes that read images")
     add_config_options(parser)
     arguments = parser.arguments(argv)
-    command = shlex.join(["python", "tools/pretrain.py", *argv])
-    soft_vit.engine.pretrain(**arguments, command=command)
+    soft_vit.engine.pretrain(**arguments, command=shlex.join(["python", "tools/pretrain.py", *argv]))
 
 
 if __name__ == "__main__":

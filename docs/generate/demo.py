@@ -98,8 +98,7 @@ def main(argv: Sequence[str]) -> None:
         images, labels = (part.numpy() for part in items(args.data, "test"))
         # The first items of each class, a column a class.
         columns = [np.concatenate(images[labels == label][:ITEMS]) for label in range(labels.max() + 1)]
-        picture = Image.fromarray(np.concatenate(columns, axis=1))
-        picture.save(fashion.path.with_suffix(".png"), optimize=True)
+        Image.fromarray(np.concatenate(columns, axis=1)).save(fashion.path.with_suffix(".png"), optimize=True)
         share = np.mean(predictions(fashion, images) == labels)
         print(f"{fashion.path.name} names {share:.2%} of {len(labels)} test images right.")
 

@@ -55,8 +55,7 @@ def choices_table() -> str:
             star = stars.get((kind, mode, tokens), "")
             cells.append(f"`{kind}`, {float(f'{1e3 * seconds:.2g}'):g}{star} ms, {score:.0f} %")
         rows.append([f"{tokens:,}", f"{16 * side} x {16 * side}", f"{4 * side} x {4 * side}", mode, *cells])
-    header = ["tokens", "image, ViT / 16", "image, pyramid", "pass", "recommended", "fastest"]
-    return markdown_table(header, rows)
+    return markdown_table(["tokens", "image, ViT / 16", "image, pyramid", "pass", "recommended", "fastest"], rows)
 
 
 def kinds_page(gym: Path, atlas: Table) -> str:

@@ -11,12 +11,8 @@ from benchmarks.timer import Spread
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table, read_csv
 
-COLOURS = {
-    "ours": ("#0969da", "#4493f8"),
-    "softmax-free": ("#1a7f37", "#3fb950"),
-    "softmax": ("#bc4c00", "#f0883e"),
-    "convolutions": ("#818b98", "#9198a1"),
-}
+COLOURS = {"ours": ("#0969da", "#4493f8"), "softmax-free": ("#1a7f37", "#3fb950")}
+COLOURS |= {"softmax": ("#bc4c00", "#f0883e"), "convolutions": ("#818b98", "#9198a1")}
 """Of each kind of model, in light and dark schemes."""
 WIDTH, HEIGHT, LEFT, TOP = 900, 580, 60, 50
 """Of a panel, and its margins."""

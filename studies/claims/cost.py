@@ -16,7 +16,7 @@ from soft_vit.layers.reversible import plain_streams, reversible_blocks
 from soft_vit.ops.flops import flop_counter
 from soft_vit.probe.cost import LiveTensors
 from studies.claims.matrices import SOFT
-from studies.claims.table import Finding, claim, seconds, verdict
+from studies.claims.table import Finding, claim, named, seconds, verdict
 
 # Channels of a head; a layer has two heads.
 HEAD_DIM = 32
@@ -47,11 +47,9 @@ def linear_kinds_cost_less() -> Finding:
     flops = {kind: megaflops(kind, 56) for kind in LINEAR_KINDS}
     memory = {kind: megabytes(kind, 56) for kind in LINEAR_KINDS}
     dense, fused, plain = megaflops("softmax", 56), megabytes("softmax", 56), megabytes("softmax", 56, fused=False)
-    found = (
-        f"One attention, width 64, N = 3,136: {dense:.0f} MFLOPs for softmax, {min(flops.values()):.0f} to "
-        f"{max(flops.values()):.0f} for {', '.join(LINEAR_KINDS)}. Memory of a training step: softmax {plain:.0f} MB, "
-        f"fused {fused:.0f} MB, " + ", ".join(f"{kind} {value:.0f}" for kind, value in memory.items()) + " MB."
-    )
+    found = f"One attention, width 64, N = 3,136: {dense:.0f} MFLOPs for softmax, {min(flops.values()):.0f} to "
+    found += f"{max(flops.values()):.0f} for {', '.join(LINEAR_KINDS)}. Memory of a training step: "
+    found += f"softmax {plain:.0f} MB, fused {fused:.0f} MB, {named(memory, '.0f')} MB."
     cheaper = max(flops.values()) < dense / 2 and max(memory.values()) < plain / 2
     return Finding(verdict(max(memory.values()) < fused, cheaper), found)
 
@@ -90,11 +88,9 @@ def memory_growth() -> Finding:
         memory = [megabytes("soft", side, **options) for side in sides]
         pairs = zip(pairwise(side**2 for side in sides), pairwise(memory), strict=True)
         growth[name] = [log_log_slope(*pair) for pair in pairs]
-    found = (
-        f"Exponent of memory in N, from 56^2 to 112^2 and from there to 224^2 tokens: {growth['released'][0]:.2f} and "
-        f"{growth['released'][1]:.2f} as released, where one bottleneck token stands for 64 tokens; "
-        f"{growth['capped'][0]:.2f} and {growth['capped'][1]:.2f} with the number of bottleneck tokens held at 49."
-    )
+    found = f"Exponent of memory in N, from 56^2 to 112^2 and from there to 224^2 tokens: {growth['released'][0]:.2f} "
+    found += f"and {growth['released'][1]:.2f} as released, where one bottleneck token stands for 64 tokens; "
+    found += f"{growth['capped'][0]:.2f} and {growth['capped'][1]:.2f} with the number of bottleneck tokens held at 49."
     linear = {name: max(exponents) <= 1.1 for name, exponents in growth.items()}
     return Finding(verdict(all(linear.values()), linear["capped"]), found)
 
@@ -106,10 +102,8 @@ def reversible() -> Finding:
     def run(depth: int, reverse: bool, chunks: int, side: int, dtype: torch.dtype) -> tuple[list[Tensor], float]:
         """Return the gradients of the input and of all weights, and the peak memory in megabytes."""
         torch.manual_seed(0)
-        blocks = [
-            PreNormBlock(32, ATTENTIONS["softmax"](32, 2, feat_size=(side, side)), mlp_chunks=chunks)
-            for _ in range(depth)
-        ]
+        attention = partial(ATTENTIONS["softmax"], 32, 2, feat_size=(side, side))
+        blocks = [PreNormBlock(32, attention(), mlp_chunks=chunks) for _ in range(depth)]
         modules = nn.ModuleList(blocks).to(dtype)
         x = torch.randn(1, side**2, 32, dtype=dtype, requires_grad=True)
         with LiveTensors() as watch:
@@ -127,10 +121,8 @@ def reversible() -> Finding:
         (depth, reverse): run(depth, reverse, 1, 40, torch.float32)[1] for depth in (4, 16) for reverse in (False, True)
     }
     chunked = run(16, True, 8, 40, torch.float32)[1]
-    text = (
-        f"Gradients agree to {error:.0e} in float64. Memory of a step with 4 and 16 blocks: plain "
-        f"{memory[4, False]:.1f} and {memory[16, False]:.1f} MB, reversible {memory[4, True]:.1f} and "
-        f"{memory[16, True]:.1f} MB; 16 with the feed-forward in 8 chunks as well: {chunked:.1f} MB."
-    )
+    text = f"Gradients agree to {error:.0e} in float64. Memory of a step with 4 and 16 blocks: plain "
+    text += f"{memory[4, False]:.1f} and {memory[16, False]:.1f} MB, reversible {memory[4, True]:.1f} and "
+    text += f"{memory[16, True]:.1f} MB; 16 with the feed-forward in 8 chunks as well: {chunked:.1f} MB."
     saves = memory[16, True] < memory[16, False] / 2 and chunked < memory[16, True]
     return Finding(verdict(error < 1e-8 and saves, True), text)

@@ -105,10 +105,8 @@ def low_rank() -> Finding:
         "low rank, averaged tokens": scores("soft", "recall", sampling="avg"),
     }
     dense, conv, averaged = found.values()
-    return Finding(
-        verdict(beats(conv, dense), beats(averaged, dense)),
-        f"Recall: {listed(found)}. See claim 3 for whether there is something to mend.",
-    )
+    text = f"Recall: {listed(found)}. See claim 3 for whether there is something to mend."
+    return Finding(verdict(beats(conv, dense), beats(averaged, dense)), text)
 
 
 @claim(6, SOFT)
@@ -121,10 +119,8 @@ def sampling() -> Finding:
 @claim(7, SOFT)
 def number_of_tokens() -> Finding:
     """36, 49, 64, 81 bottleneck tokens give 79.0, 79.3, 79.3, 78.9: a flat optimum."""
-    found = {
-        f"{side**2}": scores("soft", "rank", tokens=324, sampling="avg", max_bottleneck=side)
-        for side in (2, 6, 7, 8, 9)
-    }
+    how, sides = dict(tokens=324, sampling="avg"), (2, 6, 7, 8, 9)
+    found = {f"{side**2}": scores("soft", "rank", **how, max_bottleneck=side) for side in sides}
     means = [mean(values) for values in list(found.values())[1:]]
     spread = max(max(values) - min(values) for values in found.values())
     text = f"Rank with 324 tokens, averaged bottleneck tokens, by their number: {listed(found)}."
@@ -197,10 +193,8 @@ def nystrom() -> Finding:
             changes[kind] = float((module(x, (8, 8)) - first).norm() / first.norm())
     found = on_both("nystrom", "performer")
     worse = any(beats(of["performer"], of["nystrom"]) for of in found.values())
-    text = (
-        f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by {changes['performer']:.0%} "
-        f"when features are redrawn. {listed_by_task(found)}"
-    )
+    text = f"The result changes by {changes['nystrom']:.0%} from call to call, Performer's by "
+    text += f"{changes['performer']:.0%} when features are redrawn. {listed_by_task(found)}"
     return Finding(verdict(changes["nystrom"] == 0 and not worse, True), text)
 
 
@@ -274,11 +268,9 @@ def softmax_one() -> Finding:
             sums[kind] = float(attention_matrix(attn, torch.randn(1, 64, 64), (8, 8)).sum(-1).mean())
         peaks[kind] = [_outlier(trained(kind, "recall", seed)[1]) for seed in SEEDS]
     shown = " and ".join(f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in peaks.values())
-    text = (
-        f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on recall "
-        f"({listed({kind: scores(kind, 'recall') for kind in peaks})}), the largest activation is {shown} standard "
-        "deviations. A model this small lacks outliers."
-    )
+    text = f"At scores of about -200 a row sums to {sums['softmax']:.0f} and {sums['softmax_one']:.0f}. Trained on "
+    text += f"recall ({listed({kind: scores(kind, 'recall') for kind in peaks})}), the largest activation is {shown} "
+    text += "standard deviations. A model this small lacks outliers."
     tames = max(peaks["softmax_one"]) < min(peaks["softmax"])
     return Finding(verdict(tames and sums["softmax_one"] < 1e-3, True), text)
 

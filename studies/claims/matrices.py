@@ -31,8 +31,7 @@ from soft_vit.probe.cost import peak_memory
 from soft_vit.probe.health import effective_rank
 from studies.claims.table import Finding, claim, named, seconds, verdict
 
-SOFT = "arXiv 2110.11945"
-SOFT_NORM = "arXiv 2207.03341"
+SOFT, SOFT_NORM = "arXiv 2110.11945", "arXiv 2207.03341"
 LINEAR = "arXiv 2006.16236"
 
 # Options of the operator in soft_norm_*.
@@ -82,11 +81,9 @@ def gaussian_entries() -> Finding:
     kernel, low_rank = self_gaussian_kernel(q), soft_matrix(q, pooled(q, 16, 7))
     exact = torch.allclose(kernel, kernel.mT, rtol=1e-12) and bool((kernel.diagonal() == 1).all()) and kernel.min() >= 0
     asymmetry, diagonal = float((low_rank - low_rank.mT).abs().max()), low_rank.diagonal()
-    found = (
-        f"The kernel: {'yes' if exact else 'no'}. The computed form, through 49 bottleneck tokens: "
-        f"symmetric to {asymmetry:.0e}, entries from {low_rank.min():.2f} to {low_rank.max():.2f}, "
-        f"diagonal {diagonal.min():.2f} to {diagonal.max():.2f}."
-    )
+    found = f"The kernel: {'yes' if exact else 'no'}. The computed form, through 49 bottleneck tokens: "
+    found += f"symmetric to {asymmetry:.0e}, entries from {low_rank.min():.2f} to {low_rank.max():.2f}, "
+    found += f"diagonal {diagonal.min():.2f} to {diagonal.max():.2f}."
     of_form = asymmetry < 1e-9 and low_rank.min() >= 0 and diagonal.min() > 0.99
     return Finding(verdict(exact and of_form, exact), found)
 
@@ -106,8 +103,7 @@ def semidefinite() -> Finding:
     for name, matrix in forms.items():
         values = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
         lowest[name] = float(values[0] / values[-1])
-    found = f"Least eigenvalue over the largest: {named(lowest, '.0e')}."
-    return Finding(verdict(min(lowest.values()) > -1e-9), found)
+    return Finding(verdict(min(lowest.values()) > -1e-9), f"Least eigenvalue over the largest: {named(lowest, '.0e')}.")
 
 
 @claim(5, SOFT)
@@ -127,11 +123,10 @@ def random_sampling() -> Finding:
     few, many = ({kind: mean(errors[kind, grid]) for kind in ("random", "pooled")} for grid in (4, 8))
     spread = max(stdev(errors["random", grid]) for grid in (4, 8))
     sensitive = few["random"] / many["random"] > 1.5 * few["pooled"] / many["pooled"]
-    found = (
-        f"Error of the low-rank form with 16 and 64 of 256 tokens: random {few['random']:.2f} and {many['random']:.2f} "
-        f"(standard deviation over draws up to {spread:.3f}), pooled {few['pooled']:.2f} and {many['pooled']:.2f}. "
-        f"The number matters {'more for random ones' if sensitive else 'as much for both'}; no training."
-    )
+    found = "Error of the low-rank form with 16 and 64 of 256 tokens: "
+    found += f"random {few['random']:.2f} and {many['random']:.2f} (standard deviation over draws up to {spread:.3f}), "
+    found += f"pooled {few['pooled']:.2f} and {many['pooled']:.2f}. "
+    found += f"The number matters {'more for random ones' if sensitive else 'as much for both'}; no training."
     return Finding(verdict(sensitive), found)
 
 
@@ -153,11 +148,9 @@ def newton_converges() -> Finding:
             converged, error = max(converged, condition), relative_error(inverse, torch.linalg.pinv(a))
         if residual > 0.5:
             failed = min(failed, condition)
-    found = (
-        f"Twenty steps reach the pseudo-inverse up to condition number {converged:.0f} (error {error:.0e} there); from "
-        f"{failed:.0f} on more than half of some direction is missing. The ridge of 0.01 as released bounds the "
-        f"condition number by 100 times the largest eigenvalue."
-    )
+    found = f"Twenty steps reach the pseudo-inverse up to condition number {converged:.0f} (error {error:.0e} there); "
+    found += f"from {failed:.0f} on more than half of some direction is missing. The ridge of 0.01 as released bounds "
+    found += "the condition number by 100 times the largest eigenvalue."
     return Finding("holds in part", found)
 
 
@@ -186,11 +179,9 @@ def inverses_in_training() -> Finding:
     finite = {name: bool(gradient(form, far).isfinite().all()) for name, form in forms.items()}
     times = seconds({name: lambda form=form: gradient(form, 0.4 * near) for name, form in forms.items()})
     milliseconds = {name: 1e3 * value for name, value in times.items()}
-    found = (
-        f"64 matrices of 49 x 49, forward and backward on one thread: {named(milliseconds, '.0f', ' ms')}; gradient at "
-        f"equal singular values: {named({name: 'finite' if ok else 'not finite' for name, ok in finite.items()})}. "
-        "No accelerator was used."
-    )
+    gradients = named({name: "finite" if ok else "not finite" for name, ok in finite.items()})
+    found = f"64 matrices of 49 x 49, forward and backward on one thread: {named(milliseconds, '.0f', ' ms')}; "
+    found += f"gradient at equal singular values: {gradients}. No accelerator was used."
     return Finding(verdict(False, not finite["SVD"] and finite["Newton"] and finite["Cholesky"]), found)
 
 
@@ -202,11 +193,9 @@ def spectra() -> Finding:
         q = soft_queries(side)
         for largest, options in ((plain, {}), (normal, NORMALISED)):
             largest.append(float(torch.linalg.matrix_norm(soft_matrix(q, pooled(q, side, 7), **options), 2)))
-    found = (
-        f"Largest singular value at N = 196 and 784, 49 bottleneck tokens: plain {plain[0]:.1f} and {plain[1]:.1f}, "
-        f"normalised {normal[0]:.1f} and {normal[1]:.1f}. Smaller, but still proportional to N. "
-        f"The transfer needs COCO."
-    )
+    found = "Largest singular value at N = 196 and 784, 49 bottleneck tokens: "
+    found += f"plain {plain[0]:.1f} and {plain[1]:.1f}, normalised {normal[0]:.1f} and {normal[1]:.1f}. "
+    found += "Smaller, but still proportional to N. The transfer needs COCO."
     return Finding(verdict(False, normal[1] < plain[1]), found)
 
 
@@ -290,11 +279,10 @@ def random_features() -> Finding:
     per_draw = ratio.mean((1, 2))
     bias, deviation = float(per_draw.mean() - 1), float(per_draw.std() / draws**0.5)
     slope = log_log_slope(list(errors), list(errors.values()))
-    found = (
-        f"Mean of estimate over exact value, less one: {bias:.4f} with a standard error of {deviation:.4f}. "
-        f"The error falls as M^{slope:.2f}. With 16 features in 16 channels it is {errors[16]:.3f} for orthogonal and "
-        f"{independent:.3f} for independent ones. The quotient of two estimates, which attention is, has a bias."
-    )
+    found = f"Mean of estimate over exact value, less one: {bias:.4f} with a standard error of {deviation:.4f}. "
+    found += f"The error falls as M^{slope:.2f}. With 16 features in 16 channels it is {errors[16]:.3f} for "
+    found += f"orthogonal and {independent:.3f} for independent ones. "
+    found += "The quotient of two estimates, which attention is, has a bias."
     holds = abs(bias) < 4 * deviation and -0.6 < slope < -0.4 and errors[16] < independent
     return Finding(verdict(holds), found)
 
@@ -317,11 +305,9 @@ def projected_tokens() -> Finding:
         products.append(relative_error(product, exact))
         used.append(relative_error(torch.softmax(q @ (e @ k).mT * 32**-0.5, -1) @ (f @ v), exact))
     shown = [", ".join(f"{error:.2f}" for error in errors) for errors in (products, used)]
-    found = (
-        f"Relative error with k = 128 at N = 256, 1024, 4096: of the product P F^T F V {shown[0]}; of the form in "
-        f"use, softmax(Q (E K)^T) F V, {shown[1]}. The first hardly depends on N; projections of the second must be "
-        "learned."
-    )
+    found = f"Relative error with k = 128 at N = 256, 1024, 4096: of the product P F^T F V {shown[0]}; "
+    found += f"of the form in use, softmax(Q (E K)^T) F V, {shown[1]}. "
+    found += "The first hardly depends on N; projections of the second must be learned."
     flat, close = max(products) < 2 * min(products), max(used) < 0.5
     return Finding(verdict(flat and close, flat), found)
 
@@ -362,10 +348,8 @@ def quantised_keys() -> Finding:
         lost = max(lost, relative_error(found, F.scaled_dot_product_attention(q, k, v)))
         counts.append(count_flops(vq_attention, q, k, v, codebook[None], layout))
     slope = log_log_slope((256, 1024), counts)
-    text = (
-        f"Equal to dense attention to the quantised keys up to {error:.0e}, FLOPs as N^{slope:.2f}. Against the keys "
-        f"as they were, random ones and 16 codes, the error is {lost:.2f}: the codes must be learned."
-    )
+    text = f"Equal to dense attention to the quantised keys up to {error:.0e}, FLOPs as N^{slope:.2f}. Against the "
+    text += f"keys as they were, random ones and 16 codes, the error is {lost:.2f}: the codes must be learned."
     return Finding(verdict(error < 1e-12 and slope < 1.05), text)
 
 
@@ -409,12 +393,10 @@ def rank_of_linear() -> Finding:
     ranks = {name: int(torch.linalg.matrix_rank(matrix, rtol=1e-10)) for name, matrix in matrices.items()}
     of_matrix = {name: float(effective_rank(a / a.sum(-1, keepdim=True))) for name, a in matrices.items()}
     buffers = [float(effective_rank(keys.mT @ v)) for keys in (phi, weight * phi)]
-    found = (
-        f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
-        f"{ranks['linear, weighted']}; effective ranks {of_matrix['softmax']:.1f}, {of_matrix['linear']:.1f}, "
-        f"{of_matrix['linear, weighted']:.1f}; of K^T V {buffers[0]:.1f} and {buffers[1]:.1f} of 32. The bound D "
-        f"holds for any weight; trained weights were not tried."
-    )
+    found = f"Rank of the 256 x 256 matrix: softmax {ranks['softmax']}, linear {ranks['linear']}, with the weight "
+    found += f"{ranks['linear, weighted']}; effective ranks {of_matrix['softmax']:.1f}, {of_matrix['linear']:.1f}, "
+    found += f"{of_matrix['linear, weighted']:.1f}; of K^T V {buffers[0]:.1f} and {buffers[1]:.1f} of 32. The bound D "
+    found += "holds for any weight; trained weights were not tried."
     mends = of_matrix["linear, weighted"] > 1.2 * of_matrix["linear"] or buffers[1] > 1.2 * buffers[0]
     low = ranks["linear"] <= 32 < ranks["softmax"]
     return Finding(verdict(low and mends, low), found)
@@ -442,8 +424,7 @@ def magnitude() -> Finding:
     sums = float((weights("scaled", q).sum(-1) - 1).abs().max())
     found = "Spread of the weights of a query three times as long, relative to before: "
     found += f"{named(change, '.2f')}. The scaled rows still sum to one ({sums:.0e})."
-    holds = abs(change["relu"] - 1) < 1e-6 and change["scaled"] > 2
-    return Finding(verdict(holds), found)
+    return Finding(verdict(abs(change["relu"] - 1) < 1e-6 and change["scaled"] > 2), found)
 
 
 @claim(34, "arXiv 2412.06590")
@@ -463,9 +444,7 @@ def injectivity() -> Finding:
     # The largest L1 distance between the weights of a query and of its double, over all queries.
     distances = {name: float((of(2 * q) - of(q)).abs().sum(-1).max()) for name, of in rows.items()}
     softmax, linear, subtracted = distances.values()
-    found = (
-        f"A query and its double: distance of their rows {softmax:.2f} for softmax, {linear:.0e} for linear "
-        f"attention with ReLU, {subtracted:.0f} where the mean is subtracted instead of dividing. Local "
-        f"bias needs a model trained on images."
-    )
+    found = f"A query and its double: distance of their rows {softmax:.2f} for softmax, {linear:.0e} for linear "
+    found += f"attention with ReLU, {subtracted:.0f} where the mean is subtracted instead of dividing. "
+    found += "Local bias needs a model trained on images."
     return Finding(verdict(False, linear < 1e-9 < softmax), found)

@@ -38,10 +38,8 @@ class FarPair(Task):
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
         side, kinds, rows = self.feat_size[0], len(self.drawings), np.arange(count)
         kind = rng.integers(kinds, size=(count, side, side))
-        labels = np.full(kind.shape, NOT_ASKED)
-        frame = np.zeros(kind.shape, dtype=bool)
-        same = rng.integers(2, size=count)
-        first = rng.integers(kinds, size=count)
+        labels, frame = np.full(kind.shape, NOT_ASKED), np.zeros(kind.shape, dtype=bool)
+        same, first = rng.integers(2, size=count), rng.integers(kinds, size=count)
         others = (first + rng.integers(1, kinds, size=(3, count))) % kinds
         second = np.where(same, first, others[0])
         for column, here, there, other in ((0, first, second, others[1]), (side - 1, second, first, others[2])):

@@ -23,8 +23,7 @@ class Recall(Task):
 
     def __init__(self, num_tokens: int = 36, difficulty: int = 8) -> None:
         self.feat_size = square_map(num_tokens, 2)
-        self.num_pairs = difficulty
-        self.num_keys = 2 * difficulty
+        self.num_pairs, self.num_keys = difficulty, 2 * difficulty
         self.num_features = self.num_keys + self.num_classes
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
@@ -78,8 +77,7 @@ class Rank(Task):
     measures: ClassVar[str] = "global statistics"
     source: ClassVar[str] = "order statistics, a standard probe of set functions (arXiv 1810.00825)"
 
-    num_classes = 4
-    num_features = 1
+    num_classes, num_features = 4, 1
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 2.0) -> None:
         self.feat_size = square_map(num_tokens, 2)
@@ -110,8 +108,7 @@ class Maze(Task):
     measures: ClassVar[str] = "iterated local spread"
     source: ClassVar[str] = "connectivity, Minsky and Papert, Perceptrons, 1969"
 
-    num_classes = 2
-    num_features = 3
+    num_classes, num_features = 2, 3
 
     def __init__(self, num_tokens: int = 36, difficulty: float = 0.5) -> None:
         self.feat_size = square_map(num_tokens, 4)
@@ -122,8 +119,7 @@ class Maze(Task):
         return np.broadcast_to(np.arange(self.num_tokens), batch.labels.shape)
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
-        inputs: list[np.ndarray] = []
-        labels: list[np.ndarray] = []
+        inputs, labels = [], []
         while len(inputs) < count:
             free = rng.random((4 * count, *self.feat_size)) >= self.walls
             # One free cell of each map.
@@ -179,8 +175,7 @@ class ListOps(Task):
     }
     SYMBOLS = (*map(str, range(10)), *(f"[{name}" for name in OPERATIONS), "]")
 
-    num_classes = 10
-    num_features = len(SYMBOLS)
+    num_classes, num_features = 10, len(SYMBOLS)
 
     def __init__(self, num_tokens: int = 64, difficulty: int = 2) -> None:
         if num_tokens < 8:

@@ -89,12 +89,9 @@ class GymModel(nn.Module):
         # Of about the size of embedded tokens, so that positions count as much as contents from the first step.
         self.pos_embed = nn.Parameter(0.3 * sincos_positions(task.feat_size, dim))
         attention: Any = attention_class(run.attention)
-        self.blocks = nn.ModuleList(
-            PreNormBlock(dim, attention(dim, num_heads, feat_size=task.feat_size, sr_ratio=2, **run.attention_options))
-            for _ in range(depth)
-        )
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, task.num_classes)
+        options = dict(feat_size=task.feat_size, sr_ratio=2, **run.attention_options)
+        self.blocks = nn.ModuleList(PreNormBlock(dim, attention(dim, num_heads, **options)) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, task.num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x) + self.pos_embed
@@ -136,8 +133,7 @@ def train(run: Run, evaluations: int = EVALUATIONS) -> Result:
     """
     began = time.process_time()
     task = TASKS[run.task](**run.task_options)
-    model = make_model(task, run)
-    batches = tests(task)
+    model, batches = make_model(task, run), tests(task)
     result = Result(run, task.num_tokens)
     for step in training_steps(model, task, run):
         if step * evaluations // run.steps > (step - 1) * evaluations // run.steps:

@@ -38,20 +38,11 @@ VARIANTS |= {f"{keep} softmax": ("", keep) for keep in (1, 2, 4)}
 # `ttt_glu` has both options built in, and the baseline lacks keys.
 PLAIN_ALONE = ("ttt_glu", "none")
 
-KIND_COLUMNS = {
-    "after the swap": ("swap", 1),
-    "after phase 1": ("phase1", 1),
-    "at the end": ("accuracy", 1),
-    "k-NN agreement": ("agreement", 1),
-    "cosine": ("cosine", 3),
-    "CPU minutes": ("cpu_minutes", 2),
-}
-BLOCK_COLUMNS = {
-    "effective rank": ("rank", 0),
-    "attention error after the swap": ("swap_error", 2),
-    "after phase 1": ("phase1_error", 2),
-    "block error at the end": ("block_error", 2),
-}
+KIND_COLUMNS = {"after the swap": ("swap", 1), "after phase 1": ("phase1", 1), "at the end": ("accuracy", 1)}
+KIND_COLUMNS |= {"k-NN agreement": ("agreement", 1), "cosine": ("cosine", 3), "CPU minutes": ("cpu_minutes", 2)}
+BLOCK_COLUMNS = {"effective rank": ("rank", 0), "attention error after the swap": ("swap_error", 2)}
+BLOCK_COLUMNS |= {"after phase 1": ("phase1_error", 2), "block error at the end": ("block_error", 2)}
+"""The figures of columns, and their digits."""
 MARGIN = 10
 """Points above chance that `none` may reach."""
 

@@ -104,14 +104,10 @@ class Tiles(Pictures):
     """
 
     draw = cache(draw_tiles)
-    num_answers = 6
-    prefix = 1
-    patch = 6
+    num_answers, prefix = 6, 1
+    patch, side, depth = 6, 4, 4
     overlaps = True
-    rate = 3e-3
-    side = 4
-    depth = 4
-    tests = 512
+    rate, tests = 3e-3, 512
     plan = ((4, 600, 32),)
 
     def sample(self, seed: int, count: int, side: int) -> Sample:
@@ -131,11 +127,8 @@ class Scenes(Pictures):
     """
 
     draw = cache(draw_scene)
-    in_chans = 4
-    patch = 8
-    depth = 4
-    POOL = 1500
-    HIDDEN = 0.4
+    in_chans, patch, depth = 4, 8, 4
+    POOL, HIDDEN = 1500, 0.4
     plan = ((12, 250, 16),)
 
     def sample(self, seed: int, count: int, side: int) -> Sample:

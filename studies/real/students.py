@@ -116,9 +116,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
-    pictures = UnlabelledImages(
-        write_photographs(root) / "train", teacher.mean, teacher.std, student.seed, student.vary
-    )
+    train = write_photographs(root) / "train"
+    pictures = UnlabelledImages(train, teacher.mean, teacher.std, student.seed, student.vary)
     pictures.entries = pictures.entries[:: student.part]
     how: Any = dict(lr=student.lr, intermediates=student.intermediates, match=student.match, seed=student.seed)
     plan = Plan(student.steps, student.sizes, student.batch_size, **how)

@@ -119,8 +119,7 @@ def saliency(backbone: Backbone, decoder: Decoder, x: Tensor) -> Tensor:
 
 def saliency_of(tokens: Tensor, decoder: Decoder, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """Return the saliency `[B, H, W]` of the encoder's final tokens `[B, P + N, C]` of a grid."""
-    maps = tokens[:, -math.prod(grid) :].mT.unflatten(2, grid)
-    return decoder(maps, size).sigmoid()[:, 0]
+    return decoder(tokens[:, -math.prod(grid) :].mT.unflatten(2, grid), size).sigmoid()[:, 0]
 
 
 def saliency_map(backbone: Backbone, decoder: Decoder, image: Image.Image) -> np.ndarray:
