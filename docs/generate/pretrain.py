@@ -21,9 +21,12 @@ def _groups(results: Results, steps: tuple[int, int] = STEPS) -> dict[tuple[str,
     steps: those without labels and with them.
     """
     groups: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for result in results.values():
-        # Labels alone take the same steps, however many there are without them.
-        if result["begin"] == "short" or (result["begin"] in COLOURS and tuple(result["steps"]) == steps):
+    of_steps = [result for result in results.values() if tuple(result["steps"]) == steps]
+    # Labels alone take the same steps, however many there are without them.
+    alone = [result for result in results.values() if result["begin"] == "short" and result not in of_steps]
+    seeds = {result["seed"] for result in of_steps}
+    for result in [*of_steps, *(result for result in alone if result["seed"] in seeds)]:
+        if result["begin"] in COLOURS:
             groups[result["data"], result["model"], result["labels"]][result["begin"]].append(result["accuracy"])
     whole = {key: both for key, both in groups.items() if len(both) == len(COLOURS)}
     return dict(sorted(whole.items(), key=lambda pair: (*pair[0][:2], list(LABELS).index(pair[0][2]))))
