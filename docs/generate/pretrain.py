@@ -21,12 +21,11 @@ def _groups(results: Results, steps: tuple[int, int] = STEPS) -> dict[tuple[str,
     steps: those without labels and with them.
     """
     groups: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    of_steps = [result for result in results.values() if tuple(result["steps"]) == steps]
-    # Labels alone take the same steps, however many there are without them.
-    alone = [result for result in results.values() if result["begin"] == "short" and result not in of_steps]
-    seeds = {result["seed"] for result in of_steps}
-    for result in [*of_steps, *(result for result in alone if result["seed"] in seeds)]:
-        if result["begin"] in COLOURS:
+    seeds = {result["seed"] for result in results.values() if tuple(result["steps"]) == steps}
+    for result in results.values():
+        # Labels alone take the same steps, however many there are without them.
+        belongs = tuple(result["steps"]) == steps or result["begin"] == "short"
+        if belongs and result["seed"] in seeds and result["begin"] in COLOURS:
             groups[result["data"], result["model"], result["labels"]][result["begin"]].append(result["accuracy"])
     whole = {key: both for key, both in groups.items() if len(both) == len(COLOURS)}
     return dict(sorted(whole.items(), key=lambda pair: (*pair[0][:2], list(LABELS).index(pair[0][2]))))
