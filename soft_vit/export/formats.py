@@ -76,9 +76,12 @@ def _roll_by_slices(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) 
     return x
 
 
-def core_aten(source: ExportModel) -> torch.export.ExportedProgram:
-    """Return the graph of a model for one image in Core ATen operators, without aliases and assertions."""
-    program = capture(source, any_batch=False).run_decompositions(core_decompositions())
+def core_aten(source: ExportModel, table: dict[Any, Callable[..., Any]] | None = None) -> torch.export.ExportedProgram:
+    """Return the graph of a model for one image in Core ATen operators, without aliases and assertions.
+
+    table: of decompositions, by default `core_decompositions`.
+    """
+    program = capture(source, any_batch=False).run_decompositions(table or core_decompositions())
     aten, graph = torch.ops.aten, program.graph_module.graph
     for node in list(graph.nodes):
         if node.target is aten.alias.default:
@@ -191,8 +194,11 @@ def write_executorch(source: ExportModel, path: Path) -> None:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
-    program = core_aten(source).run_decompositions({torch.ops.aten.gelu.default: _gelu_by_tanh})
-    edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    table = core_decompositions()
+    table[torch.ops.aten.gelu.default] = _gelu_by_tanh
+    # XNNPACK takes layers that are still linear; a plain loop would compute most others.
+    table.pop(torch.ops.aten.linear.default)
+    edge = to_edge_transform_and_lower(core_aten(source, table), partitioner=[XnnpackPartitioner()])
     path.write_bytes(edge.to_executorch().buffer)
     write_metadata_beside(source, path)
 

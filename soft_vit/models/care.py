@@ -54,7 +54,7 @@ class UnprojectedAttention(Attention):
         if may_read_weight(self.qk):
             qk = F.linear(x, self.qk.weight.flatten(1), self.qk.bias)
         else:
-            qk = self.qk(x.mT[..., None])[..., 0].mT
+            qk = self.qk(x.mT[..., None]).squeeze(-1).mT
         q, k = split_parts(qk, 2, self.num_heads)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         return merge_heads(self.attend(q, k, split_heads(x, self.num_heads), layout))
