@@ -84,7 +84,7 @@ ENDS_IN = {
     "python -m benchmarks operator": ("benchmarks.operator.measure_operators", []),
     "python -m benchmarks attentions": ("benchmarks.attentions.compare_attentions", []),
     "python -m benchmarks memory": ("benchmarks.memory.measure_savings", {"plain": 1}),
-    "python -m benchmarks deploy": ("benchmarks.deploy.measure_deploy", ([], {})),
+    "python -m benchmarks deploy": ("benchmarks.deploy.measure_deploy", []),
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks large": ("benchmarks.large.measure_large", []),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),

@@ -58,6 +58,12 @@ def face_table() -> str:
     return measured_table(SPEEDS["800 x 1333"], RESULTS / "large_cpu.csv", published())
 
 
+def runtimes_speed(size: str) -> str:
+    """Return the table of speeds in runtimes at a size; LiteRT is measured in an environment of its own."""
+    files = [RESULTS / f"deploy_{name}_cpu.csv" for name in (size.replace(" ", ""), f"litert_{size.replace(' ', '')}")]
+    return deploy.rates_table([row for file in files if file.is_file() for row in read_csv(file)], size)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "model-index.yml": lambda: metafile(ENTRIES),
     "docs/zoo.csv": lambda: csv_table(COUNTED, [row.values() for row in counts().values()]),
@@ -81,7 +87,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "docs/bags.md": lambda: [bags_table()],
     "docs/choose.md": lambda: [choices_table()],
     "docs/claims.md": lambda: [claims_table(load_entries(STUDIES / "claims.json"))],
-    "docs/deploy.md": lambda: [deploy.rates_table(read_csv(RESULTS / "deploy_cpu.csv"))],
+    "docs/deploy.md": lambda: [runtimes_speed(size) for size in SIZES],
     "docs/gym/README.md": lambda: [table(read_cells(GYM.with_name("soft.csv").read_text()), off_and_share)],
     "docs/gym/tasks.md": lambda: [tasks_table()],
     "docs/large.md": lambda: [large.large_table(read_csv(RESULTS / "large_cpu.csv"))],

@@ -23,7 +23,9 @@ PRODUCTS = ("Conv", "Gemm", "MatMul")
 OPENVINO_PRODUCTS = ("Convolution", "GroupConvolution", "MatMul")
 
 
-def quantize(full: Path, target: Path, source: ExportModel, root: Path | None = None) -> str:
+def quantize(
+    full: Path, target: Path, source: ExportModel, root: Path | None = None, count: int = CALIBRATION_IMAGES
+) -> str:
     """Write an ONNX file in int8 (QDQ), calibrated on `labelled_images`; return a sentence about the result.
 
     Only products with a weight are quantised. Products of two activations (Gaussian kernels, Newton iteration,
@@ -41,7 +43,7 @@ def quantize(full: Path, target: Path, source: ExportModel, root: Path | None = 
     drop_expansions(model.graph)
     weights = {weight.name for weight in model.graph.initializer}
     chosen = [node.name for node in model.graph.node if node.op_type in PRODUCTS and weights & set(node.input[:2])]
-    batches = iter([{model.graph.input[0].name: batch} for batch in calibration_batches(source, root)])
+    batches = iter([{model.graph.input[0].name: batch} for batch in calibration_batches(source, root, count)])
     quantize_static(
         model,
         target,
@@ -57,7 +59,9 @@ def quantize(full: Path, target: Path, source: ExportModel, root: Path | None = 
     return summary(len(chosen), sum(node.op_type in PRODUCTS for node in model.graph.node), full, target)
 
 
-def quantize_openvino(full: Path, target: Path, source: ExportModel, root: Path | None = None) -> str:
+def quantize_openvino(
+    full: Path, target: Path, source: ExportModel, root: Path | None = None, count: int = CALIBRATION_IMAGES
+) -> str:
     """Write a file of OpenVINO in int8 by NNCF, with the products that `quantize` chooses; return a sentence."""
     import nncf
     import openvino
@@ -67,7 +71,7 @@ def quantize_openvino(full: Path, target: Path, source: ExportModel, root: Path 
     weighted = [node for node in products if any(map(is_constant, inputs_of(node))) and not is_split(node)]
     chosen = {node.get_friendly_name() for node in weighted}
     others = [node.get_friendly_name() for node in model.get_ops() if node.get_friendly_name() not in chosen]
-    batches = calibration_batches(source, root)
+    batches = calibration_batches(source, root, count)
     # Otherwise NNCF writes a line for each node that is left out.
     logging.getLogger("nncf").setLevel(logging.ERROR)
     model = nncf.quantize(
@@ -105,9 +109,9 @@ QUANTIZERS: dict[str, Callable[..., str]] = {"onnx": quantize, "openvino": quant
 """Functions that quantise a file, by format."""
 
 
-def calibration_batches(source: ExportModel, root: Path | None) -> list[Any]:
+def calibration_batches(source: ExportModel, root: Path | None, count: int) -> list[Any]:
     """Return arrays `[B, 3, H, W]` of `labelled_images`."""
-    images, _ = labelled_images("train", CALIBRATION_IMAGES, source, root)
+    images, _ = labelled_images("train", count, source, root)
     return [batch.numpy() for batch in images.split(BATCH)]
 
 

@@ -17,7 +17,7 @@ SMALL = "--img-size 32 --batch-size 2 --rounds 3"
 DATA = f"data --config {RESOURCES}/configs/soft_tiny.py --generate 4 --batch-size 2 --rounds 3 --workers 0"
 MODEL_COLUMNS = "date,machine,case,dtype,model,mode,batch_size,median,lower,upper,memory_mb,gflops,of_peak"
 OPERATOR_COLUMNS = "date,machine,case,dtype,operator,direction,tokens,median_ms,lower_ms,upper_ms,memory_mb"
-RUNTIME_COLUMNS = "date,machine,case,model,runtime,batch_size,median,lower,upper"
+RUNTIME_COLUMNS = "date,machine,case,model,runtime,median,lower,upper"
 LARGE_COLUMNS = "date,machine,model,megapixels,height,width,seconds,gigabytes,reason"
 
 # A command, a row of its page, the columns of its CSV file, and how many rows that has.
@@ -35,7 +35,7 @@ COMMANDS = {
         1,
     ),
     "packed linear softmax --images 3 --tokens 2 9 --shape 2 4 --rounds 3": ("| pass | N | operator |", "", 0),
-    f"deploy soft_pico {SMALL} --formats": ("| soft_pico | eager |", RUNTIME_COLUMNS, 1),
+    "deploy soft_pico --img-size 32 --rounds 3 --runtimes eager onnx": ("| soft_pico | onnx |", RUNTIME_COLUMNS, 2),
     DATA: ("| 0 | timm |", "", 0),
     "large soft_pico --megapixels 0.01": ("| soft_pico |", LARGE_COLUMNS, 1),
 }
