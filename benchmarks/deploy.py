@@ -87,9 +87,9 @@ def rates_table(rows: Sequence[Mapping[str, Any]], size: str) -> str:
     """Return a Markdown table of images per second, a row for each model by published accuracy, from rows of CSV."""
     modes = list(dict.fromkeys(row["runtime"] for row in rows))
     rates = {(row["model"], row["runtime"]): f"{float(row['median']):.3g}" for row in rows}
-    known = {name: top1.top1 for name, top1 in published().items()}
-    accuracy = {row["model"]: known.get(row["model"].partition("+")[0]) for row in rows}
-    names = sorted(accuracy, key=lambda name: accuracy[name] or 0)
+    known = {name: each.top1 for name, each in published().items()}
+    accuracy = {row["model"]: known.get(row["model"].partition("+")[0], 0) for row in rows}
+    names = sorted(accuracy, key=accuracy.__getitem__)
     cells = [[name, accuracy[name] or "", *(rates.get((name, mode), "") for mode in modes)] for name in names]
     return markdown_table([size, "published top-1 %", *modes], cells)
 

@@ -60,8 +60,8 @@ def face_table() -> str:
 
 def runtimes_speed(size: str) -> str:
     """Return the table of speeds in runtimes at a size; LiteRT is measured in an environment of its own."""
-    files = [RESULTS / f"deploy_{name}_cpu.csv" for name in (size.replace(" ", ""), f"litert_{size.replace(' ', '')}")]
-    return deploy.rates_table([row for file in files if file.is_file() for row in read_csv(file)], size)
+    files = RESULTS.glob(f"deploy*_{size.replace(' ', '')}_cpu.csv")
+    return deploy.rates_table([row for file in sorted(files) for row in read_csv(file)], size)
 
 
 PAGES: dict[str, Callable[[], str]] = {

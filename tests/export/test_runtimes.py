@@ -29,7 +29,7 @@ def test_every_runtime(format, package, preprocessing, tmp_path):
     assert any("1 x 56 x 56: relative error" in line or "specification" in line for line in lines)
     beside = {"openvino": "model.bin", "executorch": "model.pte.json", "litert": "model.tflite.json"}
     assert {entry.name for entry in tmp_path.iterdir()} == {path.name, beside.get(format, path.name)}
-    # ExecuTorch names operators that its plain loops compute, for products forty times as slow as XNNPACK.
+    # ExecuTorch names operators that its plain loops compute, for up to fifty times as slow as XNNPACK.
     assert format != "executorch" or b"aten::addmm" not in path.read_bytes()
 
 
