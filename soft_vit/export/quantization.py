@@ -122,17 +122,27 @@ def summary(chosen: int, products: int, full: Path, target: Path) -> str:
 
 
 def drop_expansions(graph: Any) -> None:
-    """Drop nodes that expand a weight to the batch, in place: MatMul broadcasts by itself."""
+    """Drop nodes that expand a weight to the batch, in place: MatMul broadcasts by itself. Drop biases of zeros too.
+
+    Convolutions share them, and onnxruntime gives copies the name of another value, as "val_703" to one of "val_70".
+    """
+    from onnx.numpy_helper import to_array
+
+    zeros = {each.name for each in graph.initializer if not to_array(each).any()}
     weights = {weight.name: len(weight.dims) for weight in graph.initializer}
     nodes = [node for node in graph.node if node.op_type == "Expand" and weights.get(node.input[0]) == 2]
     expanded = {node.output[0]: node.input[0] for node in nodes}
     for node in graph.node:
         if node.op_type == "MatMul":
             node.input[:] = [expanded.get(name, name) for name in node.input]
+        elif node.op_type == "Conv" and zeros.issuperset(node.input[2:]):
+            del node.input[2:]
     used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
     for node in nodes:
         if node.output[0] not in used:
             graph.node.remove(node)
+    for each in [each for each in graph.initializer if each.name in zeros - used]:
+        graph.initializer.remove(each)
 
 
 def labelled_images(
