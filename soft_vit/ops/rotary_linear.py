@@ -55,11 +55,15 @@ def mila_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
     R is over all heads' channels. Tensors are `[B, H, P + N, D]`.
     """
+    tables = rotary_tables(layout, q, q.shape[1] * q.shape[3])
+    if q.shape[3] % 4 == 0:
+        return rotary_linear_attention(q, k, v, layout, tuple(split_heads(table[0], q.shape[1]) for table in tables))
 
+    # Pairs or channels that are not rotated may lie in two heads.
     def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
 
-    return rotary_linear_attention(q, k, v, layout, rotary_tables(layout, q, q.shape[1] * q.shape[3]), turn)
+    return rotary_linear_attention(q, k, v, layout, tables, turn)
 
 
 def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
