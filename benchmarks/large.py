@@ -70,8 +70,7 @@ def measure_large(names: Sequence[str], megapixels: Sequence[float], *, max_seco
         ends = {-signal.SIGXCPU: {"reason": "time"}, -signal.SIGKILL: {"reason": "memory"}}
         if done.returncode not in (0, *ends):
             raise ValueError(f"A pass of {name} must end well, got the exit code {done.returncode}.")
-        found = ends.get(done.returncode) or json.loads(done.stdout)
-        rows.append({**row, "reason": "", **found})
+        rows.append({**row, "reason": "", **(ends.get(done.returncode) or json.loads(done.stdout))})
     return rows
 
 

@@ -123,8 +123,7 @@ def _reason_to_skip(kind: str, tokens: int, megabytes: float | None, curve: Sequ
 def build_attention(kind: str, side: int, head_dim: int, device: str = "cpu", **options: Any) -> Attention:
     """Build a kind for a map of side x side tokens, width 64, with the same number of reduced tokens on every map."""
     # As the stages of the pyramids at 224 pixels: 49 windows, at most 8 tokens wide.
-    ratio = max(1, min(8, side // 7))
-    options = {"sr_ratio": ratio, "device": device, **FIXED_TOKENS.get(kind, {}), **options}
+    options = {"sr_ratio": max(1, min(8, side // 7)), "device": device, **FIXED_TOKENS.get(kind, {}), **options}
     return attention_class(kind)(WIDTH, WIDTH // head_dim, feat_size=(side, side), **options)
 
 

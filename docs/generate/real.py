@@ -3,12 +3,16 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from statistics import fmean
 from typing import Any
 
+from docs.generate.kinds import gym_scores
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
 from studies.figures import over_seeds
+from studies.gym import TASKS
+from studies.gym.report import rank_correlation
 from studies.real import runs
 from studies.real.bags import LARGE
 from studies.real.judge import SOURCES
@@ -130,18 +134,31 @@ def students_chart(results: Results) -> str:
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 
 
-def fashion_table(results: Results) -> str:
-    """Return a row for each config with the accuracy over seeds."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def _by_name(results: Results) -> dict[str, list[float]]:
+    """Return the accuracies over seeds of each config or attention, the best first."""
+    found: dict[str, list[float]] = defaultdict(list)
     for name, result in results.items():
-        groups[name.rpartition("_")[0]].append(result)
+        found[name.rpartition("_")[0]].append(result["metrics"]["accuracy/top1"])
+    return dict(sorted(found.items(), key=lambda pair: -fmean(pair[1])))
+
+
+def accuracy_table(what: str, results: Results) -> str:
+    """Return a row for each config or attention, the best first, with the accuracy over seeds."""
     rows = []
-    for config, group in groups.items():
-        values = [result["metrics"]["accuracy/top1"] for result in group]
-        minutes = over_seeds([result["cpu_minutes"] for result in group])
-        rows.append((fmean(values), [f"`{config}`", len(group), over_seeds(values, 2), minutes]))
-    header = ["config", "seeds", "test accuracy %", "CPU minutes"]
-    return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
+    for name, values in _by_name(results).items():
+        minutes = [result["cpu_minutes"] for key, result in results.items() if key.rpartition("_")[0] == name]
+        rows.append([f"`{name}`", len(values), over_seeds(values, 2), over_seeds(minutes)])
+    return markdown_table([what, "seeds", "test accuracy %", "CPU minutes"], rows)
+
+
+def ranks_table(results: Results) -> str:
+    """Return how much each task of the gym ranks attention types as the odd item does."""
+    accuracy, learned, rows = _by_name(results), gym_scores(runs.RESULTS.parent / "gym" / "results.csv"), []
+    for task in TASKS:
+        kinds = [kind for kind in accuracy if task in learned[kind]]
+        scores = [fmean(accuracy[kind]) for kind in kinds], [learned[kind][task].mean for kind in kinds]
+        rows.append([f"`{task}`", len(kinds), f"{rank_correlation(*scores):.2f}"])
+    return markdown_table(["task of the gym", "attentions", "rank correlation"], rows)
 
 
 def photo_table(results: Results) -> str:
@@ -159,7 +176,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "teacher": ("The teacher", teacher_table),
     "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}"),
     "photo": ("One photograph", photo_table),
-    "fashion": ("Fashion-MNIST", fashion_table),
+    "fashion": ("Fashion-MNIST", partial(accuracy_table, "config")),
+    "attentions": ("The odd item", lambda of: f"{accuracy_table('attention', of)}\n\n{ranks_table(of)}"),
 }
 
 

@@ -64,18 +64,18 @@ def rotary_tables(
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate tokens `[..., N, C]` by tables `[..., N, 2 * K]` of `rotary_tables`."""
     channels = 2 * cos.shape[-1]
+    part = x[..., :channels]
     if torch.compiler.is_exporting():
         # A product with a constant matrix turns pairs by 90 degrees; runtimes need longer to take them apart.
         first, second = torch.eye(channels, dtype=x.dtype, device=x.device).unflatten(0, (-1, 2)).unbind(1)
         quarter = torch.stack([second, -first], dim=1).flatten(0, 1)
         cos, sin = (torch.stack([table, table], dim=-1).flatten(-2) for table in (cos, sin))
-        part = x[..., :channels]
         rotated = part * cos + part @ quarter * sin
-        return torch.cat([rotated, x[..., channels:]], dim=-1) if channels < x.shape[-1] else rotated
-    pairs = x[..., :channels].unflatten(-1, (channels // 2, 2))
-    if channels == x.shape[-1] and is_eager(x):
+    elif channels == x.shape[-1] and is_eager(x):
         # One product of complex numbers, which no exporter knows, takes a fifth of the time of seven passes.
-        return torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin)).flatten(-2)
-    a, b = pairs.unbind(-1)
-    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+        pairs = torch.view_as_complex(part.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
+    else:
+        a, b = part.unflatten(-1, (channels // 2, 2)).unbind(-1)
+        rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
     return torch.cat([rotated, x[..., channels:]], dim=-1) if channels < x.shape[-1] else rotated

@@ -189,8 +189,12 @@ def _agreement(cells: Cells, task: str) -> str:
     last = [accuracies for accuracies in last if len(accuracies) == seeds]
     if len(last) < 3 or seeds < 2:
         return ""
-    ranks = [_ranks(np.array(column)) for column in zip(*last, strict=True)]
-    return f"{np.mean([np.corrcoef(a, b)[0, 1] for a, b in combinations(ranks, 2)]):.2f}"
+    return f"{np.mean([rank_correlation(*pair) for pair in combinations(zip(*last, strict=True), 2)]):.2f}"
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return Spearman's rank correlation of two scores of the same things."""
+    return float(np.corrcoef(_ranks(np.array(a)), _ranks(np.array(b)))[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 teacher     how exactly a real teacher was converted, and what its features tell
 linearise   its students, without labels
 fashion     pyramids on Fashion-MNIST, by configs/fashion_mnist
-attentions  every attention type in a small ViT, on items of Fashion-MNIST at random places
+attentions  every attention type in a small ViT, which names the odd one among items of Fashion-MNIST
 cells       pyramids fine-tuned on 2,000 photos of solar cells, with and without weights
 pretrain    pyramids that first learn both without labels, and every attention type so
 photo       one photograph through the teacher and a student, in turn
@@ -29,13 +29,13 @@ from studies.real.bags import BAG_RUNS, learn_bags
 from studies.real.pretrain import PRETRAIN_RUNS, learn_masked
 from studies.real.shown import EXPORTS, STUDENT, deploy, see_photo
 from studies.real.students import STUDENTS, linearise, measure_teacher
-from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, finetune_cells, learn_fashion, learn_places
+from studies.real.training import ATTENTION_RUNS, CELL_RUNS, PYRAMID_RUNS, find_odd, finetune_cells, learn_fashion
 
 PARTS: dict[str, tuple[Sequence[str], Callable[[str, Path], dict[str, Any]]]] = {
     "teacher": (("teacher",), measure_teacher),
     "linearise": (tuple(STUDENTS), linearise),
     "fashion": (PYRAMID_RUNS, learn_fashion),
-    "attentions": (ATTENTION_RUNS, learn_places),
+    "attentions": (ATTENTION_RUNS, find_odd),
     "cells": (CELL_RUNS, finetune_cells),
     "pretrain": (tuple(PRETRAIN_RUNS), learn_masked),
     "photo": ((STUDENT,), see_photo),

@@ -23,9 +23,9 @@ from studies.real.runs import SEEDS
 PYRAMIDS = ("soft_plus_pico", "softmax_pyramid_pico", "none_pyramid_pico")
 PYRAMID_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, PYRAMIDS))
 
-# The small ViT: an item of 28 pixels lies anywhere on a ground of GROUND pixels, so that no place has a meaning.
-GROUND, PATCH, STEPS, BATCH, RATE = 56, 4, 1200, 64, 2e-3
-VIT: dict[str, Any] = dict(img_size=GROUND, patch_size=PATCH, embed_dim=64, depth=4, num_heads=2, num_classes=10)
+# The small ViT: one of SIDE x SIDE items, each a token of PIXELS x PIXELS, is of another class than the others.
+SIDE, PIXELS, STEPS, BATCH, RATE, TESTS = 8, 14, 1200, 64, 2e-3, 4096
+VIT: dict[str, Any] = dict(img_size=SIDE * PIXELS, patch_size=PIXELS, embed_dim=64, depth=4, num_heads=2)
 ATTENTION_RUNS = tuple(f"{kind}_{seed}" for seed, kind in product(SEEDS, ATTENTIONS))
 
 BEGINNINGS: dict[str, tuple[str, str | None]] = {
@@ -52,31 +52,38 @@ def _trained(config: str, folder: Path, seed: int, options: dict[str, Any]) -> d
     return {"config": config, "seed": seed, "metrics": result.metrics}
 
 
-def placed(images: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return items `[B, 28, 28]` each at a random place of a black ground, normalised, `[B, 3, GROUND, GROUND]`."""
-    x, side = torch.zeros(len(images), GROUND, GROUND), images.shape[-1]
-    for i, (top, left) in enumerate(rng.integers(GROUND - side + 1, size=(len(images), 2))):
-        x[i, top : top + side, left : left + side] = images[i] / 255
-    return ((x - 0.5) / 0.5)[:, None].expand(-1, 3, -1, -1)
+def by_class(root: Path, split: str) -> list[Tensor]:
+    """Return the items of each class, at half the size, `[n, PIXELS, PIXELS]` in [-1, 1]."""
+    images, labels = items(root, split)
+    halved = F.avg_pool2d(images[:, None].float(), 2)[:, 0] / 127.5 - 1
+    return [halved[labels == label] for label in range(10)]
 
 
-def learn_places(name: str, root: Path) -> dict[str, Any]:
-    """Train a small ViT with an attention type on items at random places; return its accuracy on all test items."""
+def sheets(classes: list[Tensor], count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Return images `[count, 3, H, W]` of items of one class, but for one item, and the class of that `[count]`."""
+    usual = rng.integers(10, size=count)
+    odd = (usual + rng.integers(1, 10, size=count)) % 10
+    drawn = [classes[i][rng.integers(len(classes[i]), size=SIDE**2)] for i in usual]
+    for sheet, i in zip(drawn, odd, strict=True):
+        sheet[rng.integers(SIDE**2)] = classes[i][rng.integers(len(classes[i]))]
+    x = torch.stack(drawn).unflatten(1, (SIDE, SIDE)).transpose(2, 3).flatten(3).flatten(1, 2)
+    return x[:, None].expand(-1, 3, -1, -1), torch.from_numpy(odd)
+
+
+def find_odd(name: str, root: Path) -> dict[str, Any]:
+    """Train a small ViT with an attention type to name the item that is of another class; return its accuracy."""
     kind, _, seed = name.rpartition("_")
     torch.manual_seed(int(seed))
-    model = timm.create_model(vit_name(kind, "tiny"), **VIT)
-    descend = one_cycle(model, RATE, STEPS, decay=0.05)
-    images, labels = items(root, "train")
+    model = timm.create_model(vit_name(kind, "tiny"), num_classes=10, **VIT)
+    descend, classes = one_cycle(model, RATE, STEPS, decay=0.05), by_class(root, "train")
     for step in tqdm(range(STEPS), unit="step"):
-        rng = np.random.default_rng((int(seed), step))
-        chosen = torch.from_numpy(rng.integers(len(images), size=BATCH))
-        descend(F.cross_entropy(model(placed(images[chosen], rng)), labels[chosen]))
-    right, rng = 0, np.random.default_rng(0)
-    images, labels = items(root, "test")
+        images, labels = sheets(classes, BATCH, np.random.default_rng((int(seed), step)))
+        descend(F.cross_entropy(model(images), labels))
+    model, rng, classes = model.eval(), np.random.default_rng(0), by_class(root, "test")
+    tests = (sheets(classes, BATCH, rng) for _ in range(TESTS // BATCH))
     with torch.no_grad():
-        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-            right += int((model.eval()(placed(x, rng)).argmax(1) == y).sum())
-    return {"kind": kind, "seed": int(seed), "steps": STEPS, "accuracy": 100 * right / len(images)}
+        right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in tests)
+    return {"kind": kind, "seed": int(seed), "metrics": {"accuracy/top1": 100 * right / TESTS}}
 
 
 def cell_folders(root: Path) -> Path:

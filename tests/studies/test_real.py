@@ -186,6 +186,20 @@ def test_bags_of_items(root: Path, monkeypatch) -> None:
     assert 0 <= bags.learn_bags("nystrom_0", root)["auc"] <= 1
 
 
+def test_the_odd_item(root: Path, monkeypatch) -> None:
+    for name, value in dict(SIDE=2, STEPS=2, BATCH=4, TESTS=8).items():
+        monkeypatch.setattr(training, name, value)
+    monkeypatch.setitem(training.VIT, "img_size", 2 * training.PIXELS)
+    assert [len(each) for each in training.by_class(root, "train")] == [1] * 5 + [0] * 5
+    classes = [torch.full((3, training.PIXELS, training.PIXELS), float(i)) for i in range(10)]
+    monkeypatch.setattr(training, "by_class", lambda root, split: classes)
+    images, labels = training.sheets(classes, 5, np.random.default_rng(0))
+    for image, label in zip(images[:, 0, :: training.PIXELS, :: training.PIXELS].flatten(1), labels, strict=True):
+        assert sorted(image.unique(return_counts=True)[1]) == [1, 3]
+        assert (image == label).sum() == 1
+    assert 0 <= training.find_odd("linear_1", root)["metrics"]["accuracy/top1"] <= 100
+
+
 @pytest.fixture
 def handler() -> Iterator[None]:
     """Restore the handler of SIGTERM, which the command sets."""

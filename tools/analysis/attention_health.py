@@ -72,8 +72,7 @@ def main(argv: Sequence[str]) -> None:
     text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}"
     # The labels of generated shapes fit models with 10 classes only.
     if args.data is not None or model.num_classes == 10:
-        batches = list(zip(images.split(50), labels.split(50), strict=True))
-        found = measure_accuracies(model, batches, health)
+        found = measure_accuracies(model, list(zip(images.split(50), labels.split(50), strict=True)), health)
         text += f"\n\nTop-1 {100 * found['none']:.1f} %, with all attentions off {100 * found['all']:.1f} %"
         if "dead" in found:
             text += f", with the dead ones off together {100 * found['dead']:.1f} %"
