@@ -5,7 +5,7 @@ Letters: B batch, H heads, P prefix tokens, N = Y * X tokens of a map of Y rows 
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -156,7 +156,8 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
     """Raise a ValueError unless q, k and v have these dimensions, such as BHND, fit each other, and have one dtype."""
-    requirement, found = "", ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+    requirement = ""
+    found: list[Any] = [tuple(x.shape) for x in (q, k, v)]
     if not q.ndim == k.ndim == v.ndim == len(letters):
         requirement = f"have shape [{', '.join(letters)}]"
     elif not q.shape[:2] == k.shape[:2] == v.shape[:2] or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
@@ -164,9 +165,10 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, letters: str) -> None:
     elif 0 in k.shape[1:]:
         requirement = "have at least one head, token and channel"
     elif not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
-        requirement, found = "have one floating dtype", ", ".join(str(x.dtype) for x in (q, k, v))
+        requirement, found = "have one floating dtype", [x.dtype for x in (q, k, v)]
     if requirement:
-        raise ValueError(f"query, key and value must {requirement}, got {found}.")
+        # Compilers cannot write a size that is not fixed.
+        raise ValueError(f"query, key and value must {requirement}, got {', '.join(map(str, found))}.")
 
 
 # timm's ViTs have at most a class token and four registers.
