@@ -55,15 +55,16 @@ def mila_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
 
     R is over all heads' channels. Tensors are `[B, H, P + N, D]`.
     """
-    tables = rotary_tables(layout, q, q.shape[1] * q.shape[3])
+    heads = q.shape[1]
+    cos, sin = rotary_tables(layout, q, heads * q.shape[3])
     if q.shape[3] % 4 == 0:
-        return rotary_linear_attention(q, k, v, layout, tuple(split_heads(table[0], q.shape[1]) for table in tables))
+        return rotary_linear_attention(q, k, v, layout, (split_heads(cos[0], heads), split_heads(sin[0], heads)))
 
     # Pairs or channels that are not rotated may lie in two heads.
     def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), x.shape[1])
+        return split_heads(rotate(merge_heads(x), cos[:, 0], sin[:, 0]), heads)
 
-    return rotary_linear_attention(q, k, v, layout, tables, turn)
+    return rotary_linear_attention(q, k, v, layout, (cos, sin), turn)
 
 
 def rala_attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

@@ -199,8 +199,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Return ranks from 0. Equal values get their mean rank."""
-    below = (values[None] < values[:, None]).sum(1)
-    return below + ((values[None] == values[:, None]).sum(1) - 1) / 2
+    return (values[None] < values[:, None]).sum(1) + ((values[None] == values[:, None]).sum(1) - 1) / 2
 
 
 def single_token_ceilings(cells: Cells) -> dict[str, Score]:
