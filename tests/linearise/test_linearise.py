@@ -46,9 +46,10 @@ from soft_vit.weights.read import read_checkpoint_file
 # Each phase on small ViTs of every kind that is supported, runs that stop, two processes, and mistakes.
 
 
+# With layers as strong as after training.
 TIMM = {
-    "DINOv2 of timm": ("vit_small_patch14_reg4_dinov2", {"img_size": 56}),
-    "DINOv3 of timm": ("vit_small_patch16_dinov3", {"img_size": 64}),
+    "DINOv2 of timm": ("vit_small_patch14_reg4_dinov2", {"img_size": 56, "init_values": 1.0}),
+    "DINOv3 of timm": ("vit_small_patch16_dinov3", {"img_size": 64, "init_values": 1.0}),
     "SigLIP of timm": ("vit_base_patch16_siglip_224", {"img_size": 64}),
     "CLIP of timm": ("vit_base_patch16_clip_224", {"img_size": 64}),
 }
