@@ -41,7 +41,7 @@ def quantize(
     quant_pre_process(full, prepared, skip_symbolic_shape=True, skip_optimization=True)
     model = onnx.load(prepared)
     prepared.unlink()
-    drop_expansions(model.graph)
+    drop_surplus(model.graph)
     # onnxruntime computes large depthwise kernels, as of 9 x 9, several times slower in int8.
     slow = [each.name for each in model.graph.initializer if each.dims[1:2] == [1] and math.prod(each.dims[2:]) > 49]
     weights = {weight.name for weight in model.graph.initializer}.difference(slow)
@@ -124,10 +124,10 @@ def summary(chosen: int, products: int, full: Path, target: Path) -> str:
     return f"{chosen} of {products} products are in int8; {before:.1f} MB became {after:.1f} MB."
 
 
-def drop_expansions(graph: Any) -> None:
-    """Drop nodes that expand a weight to the batch, in place: MatMul broadcasts by itself. Drop biases of zeros too.
+def drop_surplus(graph: Any) -> None:
+    """Drop, in place, nodes that expand a weight to the batch, as MatMul broadcasts, and biases of zeros.
 
-    Convolutions share them, and onnxruntime gives copies the name of another value, as "val_703" to one of "val_70".
+    Convolutions share these, and onnxruntime gives copies the name of another value, as "val_703" to one of "val_70".
     """
     from onnx.numpy_helper import to_array
 

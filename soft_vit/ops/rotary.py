@@ -67,7 +67,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     part = x[..., :channels]
     if torch.compiler.is_exporting():
         # A product with a constant matrix turns pairs by 90 degrees; runtimes need longer to take them apart.
-        first, second = torch.eye(channels, dtype=x.dtype, device=x.device).unflatten(0, (-1, 2)).unbind(1)
+        first, second = torch.eye(channels, dtype=x.dtype, device=x.device).unflatten(0, (channels // 2, 2)).unbind(1)
         quarter = torch.stack([second, -first], dim=1).flatten(0, 1)
         cos, sin = (torch.stack([table, table], dim=-1).flatten(-2) for table in (cos, sin))
         rotated = part * cos + part @ quarter * sin
