@@ -24,6 +24,9 @@ if importlib.util.find_spec("mmengine") is None:
     collect_ignore = [
         path.name for path in Path(__file__).parent.iterdir() if path.name not in ("gpu", "layers", "models", "ops")
     ]
+else:
+    # Its first import in an environment writes a cache, which processes that start together may read while it is empty.
+    import yapf  # noqa: F401
 
 
 def pytest_collection(session):

@@ -53,6 +53,10 @@ fi
 cores=$(getconf _NPROCESSORS_ONLN)
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > gpus ? cores / gpus : 1))}
 
+# MMEngine imports yapf. Its first import in an environment writes a cache, which processes that start together may read
+# while it is empty.
+"${PYTHON:-python}" -c "import yapf" || true
+
 # exec, so that signals reach torchrun and its exit code reaches the caller.
 exec "${PYTHON:-python}" -m torch.distributed.run "${rendezvous[@]}" ${restarts[@]+"${restarts[@]}"} \
     --nproc_per_node "$gpus" ${arguments[@]+"${arguments[@]}"}

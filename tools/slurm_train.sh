@@ -16,6 +16,9 @@ gpus=${GPUS:-8}
 per_node=${GPUS_PER_NODE:-$((gpus < 8 ? gpus : 8))}
 read -ra more <<<"${SRUN_ARGS:-}"
 
+# As in dist_launch.sh, where machines share the home folder.
+"${PYTHON:-python}" -c "import yapf" || true
+
 exec srun --partition="$1" --job-name="$2" \
     --ntasks="$gpus" --ntasks-per-node="$per_node" --gres="gpu:$per_node" --cpus-per-task="${CPUS_PER_TASK:-5}" \
     --kill-on-bad-exit=1 --signal="TERM@${NOTICE:-300}" ${more[@]+"${more[@]}"} \
