@@ -8,7 +8,7 @@ image. The growth of the cost is that of counted products. Models are on the met
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from soft_vit.layers import ATTENTIONS
 from soft_vit.models import FAMILY_MODELS, PYRAMID_SIZES, model_name
 from soft_vit.models.base import require_known
 from soft_vit.models.vit import vit_name
-from soft_vit.text_tables import error_cell, markdown_table
+from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import ensure_writable, write_atomically
 from studies.calls import FIXED, FULL, HEAD, ROWS, WHOLE, WINDOWS, Calls, calls_of, kind_of_softmax
 
@@ -108,19 +108,7 @@ def _strongest_first(kinds: set[str]) -> tuple[str, ...]:
     return tuple(kind for kind in (FULL, WINDOWS, WRITTEN_OUT, FIXED, *few, ROWS) if kind in kinds)
 
 
-def measure_models(names: Iterable[str], **options: Any) -> tuple[list[ModelRow], dict[str, str]]:
-    """Return the rows of models with the same options, and the errors of those that cannot be measured."""
-    found, errors = [], {}
-    for name in tqdm(list(names), desc="models", leave=False):
-        try:
-            found.append(measure_model(name, **options))
-        except Exception as error:
-            # The table shows the error of a model that fails, and the others continue.
-            errors[name] = error_cell(error)
-    return found, errors
-
-
-def softmax_table(rows: Sequence[ModelRow], errors: dict[str, str]) -> str:
+def softmax_table(rows: Sequence[ModelRow]) -> str:
     """Return a Markdown table of softmax and growth in each stage, parameters and cost."""
     columns = max((len(row.stages) for row in rows), default=0)
     stages = [f"stage {i + 1}" for i in range(columns)] if columns > 1 else ["attention"] * columns
@@ -133,7 +121,6 @@ def softmax_table(rows: Sequence[ModelRow], errors: dict[str, str]) -> str:
             name += f" (outside of stages: {', '.join(row.outside)})"
         macs = (f"{count / 1e9:.2f}" for count in row.macs)
         lines.append([name, *cells, f"{row.params / 1e6:.1f}", *macs])
-    lines += [[name, error, *[""] * (columns + len(cost))] for name, error in errors.items()]
     return markdown_table(["model", *stages, "params (M)", *cost], lines)
 
 
@@ -146,13 +133,13 @@ def main(argv: Sequence[str]) -> None:
         require_known(name)
     ensure_writable(args.out)
     groups = {"Models": (args.models, {})} if args.models else model_groups()
-    tables = {title: measure_models(names, **options) for title, (names, options) in groups.items()}
+    tables = {
+        title: [measure_model(name, **options) for name in tqdm(names, desc=title, leave=False)]
+        for title, (names, options) in groups.items()
+    }
     # The text above the first table is kept.
     head = args.out.read_text().partition("\n## ")[0].strip() if args.out.exists() else "# Where softmax is"
-    sections = [f"## {title}\n{softmax_table(*found)}" for title, found in tables.items()]
+    sections = [f"## {title}\n{softmax_table(rows)}" for title, rows in tables.items()]
     versions = f"Measured with torch {torch.__version__}, timm {timm.__version__}."
     write_atomically(args.out, "\n\n".join([head, *sections, f"{versions}\n"]).encode())
     print(f"Written: {args.out}")
-    for _, errors in tables.values():
-        for name, error in errors.items():
-            print(f"Not measured: {name} ({error})")

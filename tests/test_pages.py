@@ -28,6 +28,7 @@ from soft_vit.data import draw_shape
 from soft_vit.data.features import write_features
 from soft_vit.engine.config import resolve
 from soft_vit.models import identify
+from studies.softmax import ModelRow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("benchmarks", "checkpoints", "configs", "configs/baselines", "tools")
@@ -88,7 +89,7 @@ ENDS_IN = {
     "python -m benchmarks resolution": ("benchmarks.resolution.measure_resolutions", {}),
     "python -m benchmarks large": ("benchmarks.large.measure_large", []),
     "python -m benchmarks atlas ": ("benchmarks.atlas.measure.measure", [[]]),
-    "python -m studies softmax": ("studies.softmax.measure_models", ([], {})),
+    "python -m studies softmax": ("studies.softmax.measure_model", ModelRow("soft_pico", (), (), 0, (0, 0))),
     "python -m docs.generate": ("docs.generate.pages.generated", ""),
 }
 # Files that a command uses, and the beginning of the command that makes them.

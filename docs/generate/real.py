@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from docs.generate.kinds import gym_scores
+from docs.generate.scatter import label_places
 from docs.generate.svg import dot, picture, text
 from soft_vit.text_tables import markdown_table
 from studies.figures import over_seeds
@@ -18,7 +19,7 @@ from studies.real.bags import LARGE
 from studies.real.judge import SOURCES
 
 COLOURS = {"q": ("#0969da", "#4493f8"), "l": ("#bc4c00", "#f0883e")}
-LEFT, TOP, WIDE, HIGH = 60, 50, 660, 260
+LEFT, TOP, WIDE, HIGH = 60, 50, 820, 260
 # Of the real teacher.
 BLOCKS = 12
 # Students are named that have a cosine larger by this than all that took less time, and those with a probe.
@@ -111,7 +112,7 @@ def students_chart(results: Results) -> str:
     for i in range(round((1 - low) * 20) + 1):
         parts.append(f'<path class="thin" d="M{LEFT} {up(low + i / 20):.1f} H{LEFT + WIDE}"/>')
         parts.append(text(LEFT - 8, up(low + i / 20) + 4, f"{low + i / 20:.2f}", "s", "end"))
-    for minutes in range(0, math.ceil(longest) + 1, max(1, round(longest / 8))):
+    for minutes in range(0, math.ceil(longest) + 1, 10):
         parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
     named, best = {name for name in results if "probe" in results[name]}, 0.0
@@ -119,45 +120,38 @@ def students_chart(results: Results) -> str:
         if cosine > best + MIN_GAIN:
             named.add(name)
             best = cosine
-    labels: list[tuple[float, float, float]] = []
-    for minutes, cosine, style, name in sorted(points, key=lambda point: (point[1], -point[0])):
-        parts.append(dot(across(minutes), up(cosine), style, name))
-        if name in named:
-            x, y, width = across(minutes) + 6, up(cosine) - 6, 7 * len(name) + 20
-            # Above the labels that it would cross.
-            for x_below, y_below, width_below in labels:
-                if x < x_below + width_below and x_below < x + width and abs(y_below - y) < 14:
-                    y = y_below - 14
-            labels.append((x, y, width))
-            parts.append(text(round(x, 1), round(y, 1), name, "s"))
+    dots = {name: (across(minutes), up(cosine)) for minutes, cosine, _, name in points}
+    parts += [dot(*dots[name], style, name) for _, _, style, name in points]
+    labels = [(*dots[name], name) for name in sorted(named)]
+    for (x, y), (_, _, name) in zip(label_places(labels, list(dots.values())), labels, strict=True):
+        parts.append(text(round(x, 1), round(y, 1), name, "s"))
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
 
 
-def _by_name(results: Results) -> dict[str, list[float]]:
-    """Return the accuracies over seeds of each config or attention, the best first."""
-    found: dict[str, list[float]] = defaultdict(list)
+def _by_name(results: Results) -> dict[str, list[tuple[float, float]]]:
+    """Return accuracy and CPU minutes of each seed, by the name of the config or attention, the best first."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for name, result in results.items():
-        found[name.rpartition("_")[0]].append(result["metrics"]["accuracy/top1"])
-    return dict(sorted(found.items(), key=lambda pair: -fmean(pair[1])))
+        found[name.rpartition("_")[0]].append((result["metrics"]["accuracy/top1"], result["cpu_minutes"]))
+    return dict(sorted(found.items(), key=lambda pair: -fmean(accuracy for accuracy, _ in pair[1])))
 
 
 def accuracy_table(what: str, results: Results) -> str:
     """Return a row for each config or attention, the best first, with the accuracy over seeds."""
-    rows = []
-    for name, values in _by_name(results).items():
-        minutes = [result["cpu_minutes"] for key, result in results.items() if key.rpartition("_")[0] == name]
-        rows.append([f"`{name}`", len(values), over_seeds(values, 2), over_seeds(minutes)])
+    found = {name: [*zip(*pairs, strict=True)] for name, pairs in _by_name(results).items()}
+    rows = [[f"`{name}`", len(x), over_seeds(x, 2), over_seeds(minutes)] for name, (x, minutes) in found.items()]
     return markdown_table([what, "seeds", "test accuracy %", "CPU minutes"], rows)
 
 
 def ranks_table(results: Results) -> str:
     """Return how much each task of the gym ranks attention types as the odd item does."""
-    accuracy, learned, rows = _by_name(results), gym_scores(runs.RESULTS.parent / "gym" / "results.csv"), []
+    accuracy = {kind: fmean(x for x, _ in pairs) for kind, pairs in _by_name(results).items()}
+    learned, rows = gym_scores(runs.RESULTS.parent / "gym" / "results.csv"), []
     for task in TASKS:
         kinds = [kind for kind in accuracy if task in learned[kind]]
-        scores = [fmean(accuracy[kind]) for kind in kinds], [learned[kind][task].mean for kind in kinds]
-        rows.append([f"`{task}`", len(kinds), f"{rank_correlation(*scores):.2f}"])
+        ranks = rank_correlation([accuracy[kind] for kind in kinds], [learned[kind][task].mean for kind in kinds])
+        rows.append([f"`{task}`", len(kinds), f"{ranks:.2f}"])
     return markdown_table(["task of the gym", "attentions", "rank correlation"], rows)
 
 
@@ -177,6 +171,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}"),
     "photo": ("One photograph", photo_table),
     "fashion": ("Fashion-MNIST", partial(accuracy_table, "config")),
+    "cells": ("Eight grades of solar cells", partial(accuracy_table, "beginning")),
     "attentions": ("The odd item", lambda of: f"{accuracy_table('attention', of)}\n\n{ranks_table(of)}"),
 }
 

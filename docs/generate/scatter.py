@@ -16,7 +16,7 @@ COLOURS |= {"softmax": ("#bc4c00", "#f0883e"), "convolutions": ("#818b98", "#919
 """Of each kind of model, in light and dark schemes."""
 WIDTH, HEIGHT, LEFT, TOP = 900, 580, 60, 50
 """Of a panel, and its margins."""
-LETTER, LINE = 6.5, 12
+LETTER, LINE = 7, 12
 """Width and height of a label's letters, in pixels."""
 
 Point = tuple[float, float]
@@ -38,7 +38,7 @@ def short(name: str) -> str:
     return name.partition("_patch")[0].removesuffix("_p16_224")
 
 
-def _places(points: Sequence[tuple[float, float, str]], others: Sequence[Point]) -> list[Point]:
+def label_places(points: Sequence[tuple[float, float, str]], others: Sequence[Point]) -> list[Point]:
     """Return where the label of each point (x, y, words) begins: near it, and on little of the others (x, y)."""
     dots, highest = [(x - 7, y - 7, x + 7, y + 7) for x, y in others], min(y for _, y in others)
     found: dict[int, tuple[float, float, tuple[float, ...]]] = {}
@@ -91,7 +91,7 @@ def _panel(top: float, title: str, spreads: Mapping[str, Spread], models: Mappin
         return not any(rates[other] > rates[name] and models[other].top1 > models[name].top1 for other in rivals)
 
     points = [(*places[name], short(name)) for name in names if is_best(name)]
-    for (x, y, words), (left, base) in zip(points, _places(points, list(places.values())), strict=True):
+    for (x, y, words), (left, base) in zip(points, label_places(points, list(places.values())), strict=True):
         if abs(base - y) > 2 * LINE:
             # A line leads to a label that is not next to its point.
             near = min(max(x, left), left + LETTER * len(words))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from soft_vit.linearise import Linearisation, Plan, UnlabelledImages
+from soft_vit.linearise import Backbone, Linearisation, Plan, UnlabelledImages, make_student, save_backbone
 from soft_vit.linearise.plan import Match
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
@@ -112,6 +112,21 @@ STUDENTS |= {
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
+def _load(backbone: Backbone, name: str, root: Path) -> None:
+    """Load the weights that the run of a student ended with."""
+    file = root / "runs" / "linearise" / name / "checkpoint.pth"
+    load_into(backbone, read_checkpoint_file(file)["student"])
+
+
+def save_student(name: str, root: Path) -> Path:
+    """Write a student that has learned, as `tools/linearise.py` does; return its folder."""
+    (kind, options), folder = parse_kind(STUDENTS[name].kind), root / "runs" / "students" / name
+    student = make_student(load_teacher(root)[0], kind, **options)
+    _load(student, name, root)
+    save_backbone(student, folder)
+    return folder
+
+
 def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
@@ -123,7 +138,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     plan = Plan(student.steps, student.sizes, student.batch_size, **how)
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
-        load_into(run.student, read_checkpoint_file(state / student.after / "checkpoint.pth")["student"])
+        _load(run.student, student.after, root)
 
     def batches(start: int) -> Iterator[Tensor]:
         # Other pictures than those of the student that it begins with.

@@ -19,6 +19,7 @@ from soft_vit.weights.files import RESOURCES
 from studies.descent import one_cycle
 from studies.real.data import items, solar_cells, unpack_fashion
 from studies.real.runs import SEEDS
+from studies.real.students import save_student
 
 PYRAMIDS = ("soft_plus_pico", "softmax_pyramid_pico", "none_pyramid_pico")
 PYRAMID_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, PYRAMIDS))
@@ -28,12 +29,15 @@ SIDE, PIXELS, STEPS, BATCH, RATE, TESTS = 8, 14, 1200, 64, 2e-3, 4096
 VIT: dict[str, Any] = dict(img_size=SIDE * PIXELS, patch_size=PIXELS, embed_dim=64, depth=4, num_heads=2)
 ATTENTION_RUNS = tuple(f"{kind}_{seed}" for seed, kind in product(SEEDS, ATTENTIONS))
 
-BEGINNINGS: dict[str, tuple[str, str | None]] = {
-    "scratch": ("soft_pico", None),
-    "shapes": ("soft_pico", "timm://soft_pico.shapes"),
-    "fashion": ("soft_plus_pico", "timm://soft_plus_pico.fashion"),
+# A pass of the student, a ViT-S, takes as long as five of a pyramid.
+BEGINNINGS: dict[str, dict[str, Any]] = {
+    "scratch": {"model.model_name": "soft_pico", "load_from": None},
+    "shapes": {"model.model_name": "soft_pico", "load_from": "timm://soft_pico.shapes"},
+    "fashion": {"model.model_name": "soft_plus_pico", "load_from": "timm://soft_plus_pico.fashion"},
+    "student": {"model.pretrained": True, "load_from": None, "image_size": 112, "train_cfg.max_epochs": 6},
 }
-"""The model that is fine-tuned, and its weights, all of this package."""
+"""Options of the model that is fine-tuned, and its weights: of this package, or of a student of the real teacher."""
+STUDENT = "hedgehog_450_varied"
 CELL_RUNS = tuple(f"{name}_{seed}" for seed, name in product(SEEDS, BEGINNINGS))
 
 
@@ -100,10 +104,11 @@ def cell_folders(root: Path) -> Path:
 
 
 def finetune_cells(name: str, root: Path) -> dict[str, Any]:
-    """Fine-tune a pyramid on 1,970 photos of solar cells; return the accuracy on the others, in eight classes."""
+    """Fine-tune a model on 1,970 photos of solar cells; return the accuracy on the others, in eight classes."""
     begin, _, seed = name.rpartition("_")
-    model, weights = BEGINNINGS[begin]
-    options: dict[str, Any] = {"data_root": str(cell_folders(root)), "model.model_name": model, "image_size": 96}
-    options |= {"load_from": weights, "train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
+    options: dict[str, Any] = {"data_root": str(cell_folders(root)), "image_size": 96, **BEGINNINGS[begin]}
+    if begin == "student":
+        options["model.model_name"] = f"local-dir:{save_student(STUDENT, root)}"
+    options |= {"train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
     options |= {"train_dataloader.persistent_workers": False, "val_dataloader.persistent_workers": False}
     return _trained("finetune/soft_tiny_imagefolder.py", root / "runs" / "cells" / name, int(seed), options)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors.numpy import load_file
@@ -19,6 +20,7 @@ from torch import nn
 
 from docs.generate.pretrain import pretrain_tables
 from soft_vit.linearise import make_student
+from soft_vit.weights.read import read_checkpoint_file
 from studies.real import bags, pretrain, runs, students, training
 from studies.real.command import main
 from studies.real.data import CELLS, FASHION, STAMPS, WALLPAPERS, solar_cells, write_photographs
@@ -225,6 +227,14 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
     assert "phase 2" in found["linear_150_1e-4"]["history"]
     assert found["linear_150"]["command"].endswith("linearise --data ROOT --only linear_150")
     assert found["linear_150"]["machine"]
+    # A student that has learned can be fine-tuned.
+    monkeypatch.setattr(training, "STUDENT", "linear_150")
+    monkeypatch.setattr(training, "train", lambda config, options, **_: SimpleNamespace(metrics=options))
+    options = training.finetune_cells("student_0", root)["metrics"]
+    model = timm.create_model(options["model.model_name"], pretrained=True, num_classes=8)
+    learned = read_checkpoint_file(root / "runs/linearise/linear_150/checkpoint.pth")["student"]
+    assert learned
+    assert all(torch.equal(model.state_dict()[name.removeprefix("model.")], x) for name, x in learned.items())
     before = {path: path.stat().st_mtime_ns for path in (root / "out").rglob("*.json")}
     main(words)
     assert {path: path.stat().st_mtime_ns for path in before} == before
