@@ -42,7 +42,7 @@ def register() -> list[str]:
 
     Kinds are those of `soft_vit.attention`, with their default options; tokens are a sequence. Attention in pooling
     heads (`nn.MultiheadAttention`) stays softmax. Dropout of attention weights must be 0 in training, and masks
-    must be of padding; causal models raise ValueError when they run.
+    must be of padding. Causal models, and those that bias or cap scores, raise ValueError when they run.
     """
     for kind in FUNCTIONAL_KINDS:
         AttentionInterface.register(f"soft_vit_{kind}", partial(_attend, kind))
@@ -65,8 +65,9 @@ def _attend(
     """Attend as transformers' models do, by a kind."""
     if getattr(module, "is_causal", False) if is_causal is None else is_causal:
         raise ValueError(f"attn_implementation must not be 'soft_vit_{kind}' for causal attention.")
-    if dropout > 0:
-        raise ValueError(f"attention dropout must be 0 for 'soft_vit_{kind}', got {dropout}.")
+    given = {**kwargs, "dropout": dropout or None}
+    if lost := [name for name in ("dropout", "position_bias", "softcap", "s_aux") if given.get(name) is not None]:
+        raise ValueError(f"attn_implementation must be one that takes {', '.join(lost)}, got 'soft_vit_{kind}'.")
     # Models pass the usual factor, which types without one leave out.
     scale = scaling if OPERATORS[kind].scaled else None
     y = attention(query, key, value, kind, key_padding_mask=_key_mask(attention_mask), scale=scale)
@@ -148,7 +149,8 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
 
     swapped: Any = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
     model, info = swapped.from_pretrained(name, output_loading_info=True, **kwargs)
-    if problems := {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys") if info[key]}:
+    info["mismatched_keys"] = [name for name, *_ in info["mismatched_keys"] if ".attn." in name]
+    if problems := {key: sorted(names) for key, names in info.items() if key.endswith("_keys") and names}:
         raise ValueError(f"Weights of {name} must fit the swap that its config notes, got {problems}.")
     model.__class__ = cls
     _save_own_names(model)

@@ -72,7 +72,7 @@ def make(
                 nn.init.normal_(module.bias, std=0.3)
     for name, parameter in attn.named_parameters():
         if name in ("positional_encoding", "power", "scale", "offset", "log_bandwidth", *WEIGHTS):
-            nn.init.normal_(parameter, std=0.3)
+            nn.init.normal_(parameter, std=1.0 if name == "scale" else 0.3)
     return attn.eval()
 
 

@@ -42,13 +42,11 @@ def _total_minutes(name: str, results: Results) -> float:
 
 def teacher_table(results: Results) -> str:
     """Return how exactly the teacher was converted, and what a probe reads from its features."""
-    rows = []
-    for result in results.values():
-        found, probe = result["differences"], result["probe"]
-        cells = [result["pictures"], *(f"{found[name]:.1e}" for name in ("tokens", "saliency", "map"))]
-        rows.append([*cells, *(f"{probe[name]:.1f}" for name in ("ridge", "neighbours", "majority"))])
+    (result,) = results.values()
+    cells = [result["pictures"], *(f"{result['differences'][name]:.1e}" for name in ("tokens", "saliency", "map"))]
+    cells += [f"{result['probe'][name]:.1f}" for name in ("ridge", "neighbours", "majority")]
     header = ["pictures", "tokens, over the largest", "saliency", "the package's own map"]
-    return markdown_table([*header, "defects by ridge %", "by neighbours %", "majority %"], rows)
+    return markdown_table([*header, "defects by ridge %", "by neighbours %", "majority %"], [cells])
 
 
 def students_table(results: Results) -> str:

@@ -315,6 +315,6 @@ def projections(attn: Any) -> dict[str, Tensor]:
     if "q_bias" in values:
         q, v = values.pop("q_bias"), values.pop("v_bias")
         source |= {"q.bias": q, "k.bias": torch.zeros_like(q), "v.bias": v}
-    elif "v.bias" in source and "k.weight" in source and "k.bias" not in source:
-        source["k.bias"] = torch.zeros_like(source["v.bias"])
+    elif "k.weight" in source and (bias := source.get("v.bias", source.get("q.bias"))) is not None:
+        source = {f"{part}.bias": torch.zeros_like(bias) for part in "qkv"} | source
     return source | values

@@ -71,8 +71,8 @@ def test_pooling_by_softmax_is_outside_of_stages() -> None:
 
 
 def test_a_fixed_number_of_bottleneck_tokens_makes_the_cost_linear() -> None:
-    row = measure_model("soft_pico_pure", max_bottleneck=(7, 7), newton_iters=2, **TWO_STAGES)
-    assert round(row.stages[0].slope) == 1
+    stages = measure_model("soft_pico_pure", max_bottleneck=(7, 7), newton_iters=2, **TWO_STAGES).stages
+    assert round(stages[0].slope) == 1
 
 
 def test_every_group_names_models() -> None:

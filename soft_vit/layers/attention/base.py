@@ -289,7 +289,7 @@ class Attention(nn.Module):
         if layout.mask is None or not in_order:
             return self.mix(x, layout, rotate)
         is_padding = ~layout.mask
-        is_padding[:, : layout.num_prefix_tokens] = False
+        is_padding[:, : layout.num_prefix_tokens if self.traits.needs_grid else 0] = False
         order = is_padding.to(torch.uint8).argsort(dim=1, stable=True)
         layout = layout._replace(mask=layout.mask.gather(1, order))
         x = self.mix(x.gather(1, order[..., None].expand_as(x)), layout, rotate)
