@@ -155,13 +155,11 @@ def ranks_table(results: Results) -> str:
 
 def photo_table(results: Results) -> str:
     """Return the seconds of each side with one photograph, and how near their tokens are."""
-    rows = []
-    for name, found in results.items():
-        times = (f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in found["seconds"].values())
-        size = "{} x {}".format(*found["size"])
-        rows.append([f"`{name}`", size, found["tokens"], *times, f"{found['cosine']:.3f}", f"{found['overlap']:.2f}"])
+    ((name, found),) = results.items()
+    times = (f"{middle:.1f} ({low:.1f} to {high:.1f})" for middle, low, high in found["seconds"].values())
+    cells = [f"`{name}`", "{} x {}".format(*found["size"]), found["tokens"], *times]
     header = ["student", "pixels", "tokens", "seconds with softmax", "seconds of the student", "cosine", "overlap"]
-    return markdown_table(header, rows)
+    return markdown_table(header, [[*cells, f"{found['cosine']:.3f}", f"{found['overlap']:.2f}"]])
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {

@@ -22,7 +22,7 @@ _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
 # A grey image below this value is darker than a fourth of the range of 16 bits.
 _DARK = 2**14
 # Tags of TIFF: bits of a value, and the largest value.
-_BITS_PER_SAMPLE, _MAX_SAMPLE_VALUE = 258, 281
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO, _MAX_SAMPLE_VALUE = 258, 262, 0, 281
 # What shows an image of each EXIF orientation upright.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -151,7 +151,7 @@ def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:
         raise BadImage(f"bits must be from 9 to 16, got {bits}")
     if image.mode not in _SIXTEEN_BITS:
         # Pillow keeps the upper 8 of 16 bits of a colour.
-        halved = re.search(";16[BL]", str(getattr(image, "tile", "")))
+        halved = re.search(";16[BLN]", str(getattr(image, "tile", "")))
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
         image = image.convert("RGB")
@@ -168,7 +168,8 @@ def to_rgb(image: Image.Image, bits: int | None = None) -> Image.Image:
         raise BadImage(f"its values reach {high}, more than {top} for bits={bits}")
     if bits is None and top == 2**16 - 1:
         _refuse_dark(high, f"set bits={max(high.bit_length(), 9)} in the data set or program, or save it with 8 bits")
-    return image.point(lambda value: value * (256 / (top + 1))).convert("L").convert("RGB")
+    scale, offset = (-256 / (top + 1), 255.999) if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else (256 / (top + 1), 0)
+    return image.point(lambda value: value * scale + offset).convert("L").convert("RGB")
 
 
 def _refuse_dark(high: int, remedy: str) -> None:

@@ -19,7 +19,7 @@ from soft_vit.data.images import BadImage
 _PLACE_TAGS = (33550, 33922, 34264, 34735, 34736, 34737)
 # Of decoded tiles or strips, which windows share.
 _CACHE_BYTES = 2**28
-_BLACK_IS_ZERO, _RGB, _YCBCR, _JPEG = 1, 2, 6, 7
+_BLACK_IS_ZERO, _RGB, _YCBCR, _JPEG, _ORIENTATION = 1, 2, 6, 7, 274
 
 
 class TiffImage:
@@ -51,6 +51,8 @@ class TiffImage:
             raise BadImage("its values have 16 bits; give --bits, the number of those that are used")
         if page.dtype not in (np.uint8, np.uint16):
             raise BadImage(f"its values must have 8 or 16 bits, got {page.dtype}")
+        if (turned := page.tags.valueof(_ORIENTATION, 1)) != 1:
+            raise BadImage(f"its pixels must be stored upright to be read by window, got orientation {turned}")
         self.size = page.imagewidth, page.imagelength
         self.width, self.height = self.size
         bytes_each = math.prod(page.chunks) * page.dtype.itemsize

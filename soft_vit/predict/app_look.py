@@ -156,7 +156,9 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
     matrices: dict[str, Tensor] = {}
 
     def keep(name: str, found: Probe, matrix: Tensor) -> None:
-        matrices[name] = matrix[0].float().cpu()
+        # Windows have several matrices.
+        if len(matrix) == 1 and image.shape[2] == image.shape[3]:
+            matrices[name] = matrix[0].float().cpu()
 
     image = predictor.transform(picture)[None]
     probes = probe(model, image, {name: partial(keep, name) for name in chosen})

@@ -41,10 +41,9 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     macs = {name: sum(ops.values()) // 2 for name, ops in counter.get_flop_counts().items()}
 
     def macs_of(name: str, module: nn.Module) -> int:
-        if (counted := macs.get(f"{root}.{name}" if name else root)) is not None:
-            return counted
-        # A ModuleList is never called.
-        return sum(macs_of(f"{name}.{child}", submodule) for child, submodule in module.named_children())
+        # A ModuleList is never called, and some models call parts of a stage, such as its downsampling, beside it.
+        parts = (macs_of(f"{name}.{child}".lstrip("."), submodule) for child, submodule in module.named_children())
+        return max(macs.get(f"{root}.{name}" if name else root, 0), sum(parts))
 
     params = {name: sum(p.numel() for p in module.parameters()) for name, module in model.named_modules()}
     by_module = {name: (params[name], macs_of(name, module)) for name, module in model.named_modules()}

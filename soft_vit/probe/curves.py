@@ -70,11 +70,11 @@ def plot_curves(runs: Mapping[str, Mapping[str, Series]], path: str | Path, keys
         axes.grid(alpha=0.3)
         for index, (name, run) in enumerate(runs.items()):
             if key in run:
-                axis, steps, values = run[key]
+                _, steps, values = run[key]
                 # Mark the points of a short curve.
                 marker = "o" if len(steps) <= 30 else ""
                 (curves[name],) = axes.plot(steps, values, f"C{index}", marker=marker, markersize=3)
-                axes.set_xlabel(axis)
+                axes.set_xlabel(" or ".join(sorted({run[key][0] for run in runs.values() if key in run})))
                 axes.locator_params(axis="x", integer=True)
     figure.legend(curves.values(), curves.keys(), loc="outside upper center", ncols=2 * columns, frameon=False)
     figure.savefig(path, dpi=150)
@@ -103,6 +103,6 @@ def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
     """Return the earlier lines that a resumed run, logged in `later`, did not repeat."""
     iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
     # An epoch's validation follows its training.
-    epochs = (line.get("epoch", math.inf) if _is_training(line) else line["step"] for line in later)
+    epochs = (line.get("epoch", line["step"]) for line in later)
     epoch = min(epochs, default=math.inf)
     return [line for line in earlier if line["step"] < (iteration if _is_training(line) else epoch)]

@@ -263,11 +263,13 @@ def test_mistakes_get_one_sentence(tmp_path, make, split, error, message):
 
 
 GREY16 = np.array([[0, 256, 65535]], np.uint16)
+BLACK_IS_ZERO, WHITE_IS_ZERO = (b"\x06\x01\x03\x00\x01\x00\x00\x00" + value for value in (b"\x01", b"\x00"))
 
 
 CONVERTED = {
     "16 bits": (encoded(GREY16), [0, 1, 255]),
     "16 bits in TIFF": (encoded(GREY16, "TIFF"), [0, 1, 255]),
+    "white is zero": (encoded(GREY16, "TIFF").replace(BLACK_IS_ZERO, WHITE_IS_ZERO), [255, 254, 0]),
     # Pillow gives these as 32 bits, scaled to 16.
     "16 bits in PGM": (encoded(GREY16.astype(np.int32), "PPM"), [0, 1, 255]),
     "grey": (encoded(np.array([[3, 4, 5]], np.uint8)), [3, 4, 5]),
@@ -307,6 +309,7 @@ RANGES = {
     "colours of unknown range": (COLOURS12, None, "8 bits"),
     "colours that are cut": (COLOURS12, 12, "8 bits"),
     "dark colours": (COLOURS12, 16, [0, 0, 8, 15]),
+    "compressed": (cv2.imencode(".tif", GREY12[..., None].repeat(3, 2))[1].tobytes(), None, "8 bits"),
     "8 bits": (encoded(np.array([[3, 4, 5, 6]], np.uint8)), 12, [3, 4, 5, 6]),
 }
 

@@ -22,10 +22,7 @@ PLACE += [(34736, 12, 1, (6378137.0,)), (34737, 2, 8, "WGS 84|")]
 FILES = [({"tile": (64, 32), "compression": "lzw"}, PIXELS, None), ({"rowsperstrip": 13}, PIXELS, None)]
 FILES += [({"planarconfig": "separate", "tile": (48, 64)}, PIXELS.transpose(2, 0, 1), None)]
 FILES += [({"tile": (64, 64), "photometric": "minisblack"}, PIXELS[..., 0], None)]
-FILES += [
-    ({"bigtiff": True}, (PIXELS.astype(np.uint16) << 4) + 7, 12),
-    ({}, np.dstack([PIXELS, PIXELS[..., :1]]), None),
-]
+FILES += [({"bigtiff": True}, (PIXELS.astype(np.uint16) << 4) + 7, 12), ({}, np.dstack([PIXELS, PIXELS[..., 0]]), None)]
 
 
 def written(path: Path, values: np.ndarray, **options) -> Path:
@@ -68,6 +65,7 @@ OTHERS = [
     (PIXELS.astype(np.float32), {}, None, "float32"),
     (np.dstack([PIXELS] * 3), {"photometric": "minisblack", "planarconfig": "contig"}, None, "9 samples"),
     (np.stack([PIXELS] * 3), {}, None, "3 pages"),
+    (PIXELS, {"extratags": [(274, 3, 1, 6, True)]}, None, "orientation 6"),
 ]
 
 

@@ -116,10 +116,8 @@ def half_logits(model, x, dtype):
     return logits
 
 
-QUICK_HALF = ("soft", "mila", "flatten_pvt")
-HALF = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK_HALF)) for name in ("soft", "soft_norm", *SMALL)
-]
+QUICK16 = ("soft", "mila", "flatten_pvt")
+HALF = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK16)) for name in ("soft", "soft_norm", *SMALL)]
 
 
 @pytest.mark.parametrize("family", HALF)

@@ -121,11 +121,13 @@ def test_convolutions_in_one_pass_equal_their_layers_in_float64(norm, stride, ac
     if isinstance(norm, nn.BatchNorm2d):
         nn.init.uniform_(norm.eval().running_var, 0.5, 2)
         nn.init.normal_(norm.running_mean)
+    x[0, 0, 4, 4] = torch.nan
     apply = act or nn.Identity()
     wide_conv, wide_norm = copy.deepcopy(conv).double(), copy.deepcopy(norm or nn.Identity()).double()
     expected = apply(wide_norm(wide_conv(x.double())))
     with torch.set_grad_enabled(grad):
-        torch.testing.assert_close(conv_norm_act(x, conv, norm, act), expected.float(), rtol=1e-5, atol=2e-6)
+        y = conv_norm_act(x, conv, norm, act)
+    torch.testing.assert_close(y, expected.float(), rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("options", [{"padding": 2, "dilation": 2}, {"padding": 1, "padding_mode": "reflect"}], ids=str)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 from crafted import encoded
 from PIL import Image
@@ -71,6 +72,14 @@ def test_every_form_of_model(name, kinds, sides):
     assert all(layer.probe.share > 0 for layer in found.shown)
 
 
+def test_windows_and_maps_of_oblong_images_are_not_shown():
+    predictor = TimmPredictor("soft_pico", pretrained=False, img_size=64)
+    for name, size, options in (("soft_pico", (32, 64), {}), ("inline_swin_tiny", (64, 64), {"window_size": 8})):
+        predictor.model = timm.create_model(name, img_size=size, **options).eval()
+        predictor.transform = lambda picture, size=size: torch.zeros(3, *size)
+        assert look(predictor, picture_of()).shown[0].matrix is None
+
+
 def test_random_weights_are_reproducible_and_keep_the_global_generator():
     before = torch.random.get_rng_state()
     first, second = (load_choice(Choice("soft_pico")).model.head.weight for _ in range(2))
@@ -81,11 +90,9 @@ def test_random_weights_are_reproducible_and_keep_the_global_generator():
 def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     monkeypatch.setenv("SOFT_VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    monkeypatch.setattr(
-        app_look, "try_to_load_from_cache", lambda name, _: name == "timm/deit_tiny_patch16_224.fb_in1k"
-    )
-    before = available()
     vit = "deit_tiny_patch16_224.fb_in1k"
+    monkeypatch.setattr(app_look, "try_to_load_from_cache", lambda name, _: name == f"timm/{vit}")
+    before = available()
     shipped = ["soft_pico.shapes", "soft_plus_pico.tiles", "soft_plus_pico.fashion"]
     titles = [*shipped, vit, f"{vit} with soft", f"{vit} with linear"]
     assert list(before) == titles

@@ -53,13 +53,8 @@ def test_matrix_reproduces_the_output(case: Case, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(watched, expected)
     assert watched.requires_grad
     (matrix,) = matrices
-    of_channels = DIM * case.options.get("ssm_ratio", 1)
-    count = {
-        "gau": 1,
-        "polaformer": 2 * HEADS,
-        "ssm": of_channels,
-        **dict.fromkeys(("hydra", "rwkv", "circulant"), DIM),
-    }
+    count = {"gau": 1, "polaformer": 2 * HEADS, "ssm": DIM * case.options.get("ssm_ratio", 1)}
+    count |= dict.fromkeys(("hydra", "rwkv", "circulant"), DIM)
     assert matrix.shape[:3] == (2, count.get(case.kind, HEADS), N)
     with torch.no_grad():
         assert error_of(matrix, attn, x, expected) <= TOLERANCE
@@ -147,6 +142,11 @@ def test_by_hand():
     assert model.training
 
 
+def test_what_a_model_calls_beside_a_stage_is_counted_in_it():
+    parts = count_complexity(timm.create_model("mlla_tiny", device="meta")).by_module
+    assert sum(macs for name, (_, macs) in parts.items() if name and "." not in name) == parts[""][1]
+
+
 def test_inverse_is_counted():
     """Newton: 20 steps of two products of [M, M] for each head of each block; Cholesky: M^3 / 6 and M^2 D."""
     macs = {
@@ -219,6 +219,9 @@ def write_log(folder: Path, start: str, lines: list[dict], ending: str = "") -> 
 FIRST = [train_line(5, 5.0), train_line(10, 4.0), val_line(1, 10.0), train_line(15, 3.0), train_line(20, 2.0)]
 
 
+ITERATIONS = [{"loss": 5, "iter": 5, "step": 5}, val_line(10, 10), {"loss": 3, "iter": 20, "step": 20}, val_line(20, 9)]
+
+
 RESUMED = [
     # Killed after iteration 20 before the validation, resumed from 10.
     (FIRST, [[train_line(15, 3.5), train_line(20, 2.5), val_line(2, 20.0)]], [5, 4, 3.5, 2.5], {1: 10, 2: 20}),
@@ -230,6 +233,8 @@ RESUMED = [
     ([*FIRST, val_line(2, 20.0)], [[train_line(15, 3.5)]], [5, 4, 3.5], {1: 10}),
     # Started again from the beginning.
     ([*FIRST, val_line(2, 20.0)], [[train_line(5, 9.0)]], [9], {}),
+    # Runs that count in iterations log no epoch.
+    (ITERATIONS, [[{"loss": 3.5, "iter": 15, "step": 15}]], [5, 3.5], {10: 10}),
     # Ended before it logged anything, and resumed after it measured something between two lines.
     (FIRST, [[], [{"residual": 0.5, "iter": 14, "step": 14}, train_line(15, 3.2)]], [5, 4, 3.2], {1: 10}),
 ]

@@ -69,18 +69,17 @@ def main(argv: Sequence[str]) -> None:
     images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)
     images, labels = images.to(args.device), labels.to(args.device)
     health = measure_health(model, list(images[: args.num_matrices]))
-    text = f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}"
+    text = ""
     # The labels of generated shapes fit models with 10 classes only.
     if args.data is not None or model.num_classes == 10:
         found = measure_accuracies(model, list(zip(images.split(50), labels.split(50), strict=True)), health)
-        text += f"\n\nTop-1 {100 * found['none']:.1f} %, with all attentions off {100 * found['all']:.1f} %"
+        text += f"\n\nTop-1 {100 * found['none']:.1f} %, with these attentions off {100 * found['all']:.1f} %"
         if "dead" in found:
             text += f", with the dead ones off together {100 * found['dead']:.1f} %"
         text += f", on {len(labels)} images."
-    dead = [name for name, found in health.items() if found.is_dead]
-    if dead:
+    if dead := [name for name, found in health.items() if found.is_dead]:
         text += f"\n\nDead attentions, with shares below {MIN_SHARE:g}: {', '.join(dead)}."
-    print(f"{text}\n")
+    print(f"{args.model}, {images.shape[2]} x {images.shape[3]}\n\n{health_table(health)}{text}\n")
 
 
 if __name__ == "__main__":

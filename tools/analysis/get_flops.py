@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     require_known(name)
     try:
         try:
-            model = timm.create_model(name, **{"img_size": (height, width), **model_args})
+            model = timm.create_model(name, **{**model_args, "img_size": (height, width)})
         except TypeError:
             # Convolutional models take no img_size.
             model = timm.create_model(name, **model_args)
