@@ -21,13 +21,12 @@ from soft_vit.ops.landmarks import window_averages
 class Decoder(nn.Module):
     """What a segmentor asks of a decoder.
 
-    normalises: whether it normalises the maps itself. strides: of the maps that it takes, None for any. divisor: of the
-    sides of images. resize_mode: of its scores. out_channels: of its map.
+    normalises: whether it normalises the maps itself. strides: of the maps that it takes, None for any. resize_mode: of
+    its scores. out_channels: of its map.
     """
 
     normalises = True
     strides: tuple[int, ...] | None = None
-    divisor = 1
     resize_mode = "bilinear"
     out_channels: int
 
@@ -72,8 +71,6 @@ class SemanticFPN(Decoder):
 
     normalises = False
     strides = (4, 8, 16, 32)
-    # The library enlarges each map by 2 before it adds it to the next.
-    divisor = 32
 
     def __init__(self, in_channels: Sequence[int], channels: int = 128, pyramid_channels: int = 256) -> None:
         super().__init__()

@@ -79,12 +79,15 @@ def test_each_pixel_of_an_original_of_any_size_gets_a_class(kind):
         data = found.pred_sem_seg.data
         assert (data.shape, data.dtype) == ((1, *original), torch.int64)
         assert set(data.unique().tolist()) <= set(range(11))
+    # Maps lie where their pixels lie, as in an image that all strides divide.
+    x = torch.randn(1, 3, 97, 71)
+    torch.testing.assert_close(model.scores(x), model.scores(F.pad(x, (0, 25, 0, 31)))[..., :97, :71])
 
 
 FLIPS = [
     ({}, True, [(), (-1,)]),
     ({}, ["vertical"], [(), (-2,)]),
-    ({"mode": "slide", "crop_size": 96}, ("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)]),
+    ({"mode": "slide", "crop_size": 192}, ("horizontal", "vertical"), [(), (-1,), (-2,), (-1, -2)]),
 ]
 
 
@@ -92,10 +95,10 @@ FLIPS = [
 def test_several_scales_and_flips_are_averaged(options, flip, axes):
     """The probabilities of each view, mirrored back and brought to the size of the original."""
     model = segmentor(test_cfg={"scales": (0.75, 1.5), "flip": flip, **options}).eval()
-    image, size = torch.randn(1, 3, 64, 64), (70, 101)
+    image, size = torch.randn(1, 3, 128, 128), (70, 101)
     total = torch.zeros(1, 11, *size)
     with torch.no_grad():
-        for seen in (48, 96):
+        for seen in (96, 192):
             view = F.interpolate(image, size=(seen, seen), mode="bilinear", antialias=True)
             scores = sum(model._map(view.flip(mirrored)).softmax(1).flip(mirrored) for mirrored in axes)
             total += F.interpolate(scores, size, mode="bilinear")
