@@ -166,7 +166,8 @@ def labelled_images(
     else:
         find, known = find_multi_label_images if several else find_images, bool(source.classes)
         found = find(root, split, classes=source.classes or None)
-        chosen = found.samples[:: max(1, len(found.samples) // count)][:count]
+        total = len(found.samples)
+        chosen = [found.samples[i * total // count] for i in range(count)] if total > count else found.samples
         prepare = create_transform(source.input_size, mean=mean, std=std, **source.crop)
         images = torch.stack([prepare(found.load(entry)) for entry, _ in chosen])
         numbers = [label for _, label in chosen]

@@ -130,4 +130,6 @@ def test_images_of_a_data_set_are_prepared_as_the_model_takes_them(inside, tmp_p
     reds = images[:, 0].float().mean((1, 2))
     expected = torch.tensor([0, 0, 100, 100]) if inside else (torch.tensor([0, 0, 100, 100]) / 255 - 0.5) / 0.25
     torch.testing.assert_close(reds, expected.float())
+    # Evenly spaced, though eight are not a multiple of five.
+    assert labelled_images("train", 5, source, tmp_path)[1].tolist() == [1, 1, 1, 0, 0]
     assert labelled_images("val", 9, replace(source, classes=()), tmp_path)[1] is None
