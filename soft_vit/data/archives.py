@@ -87,7 +87,7 @@ class TarStorage:
 
     def _index(self) -> tuple[list[StoredFile], set[str]]:
         status = self.path.stat()
-        stamp = [status.st_size, status.st_mtime_ns]
+        stamp = ["without hidden files", status.st_size, status.st_mtime_ns]
         kept = self.path.with_name(self.path.name + ".index.json")
         with suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads(kept.read_text())
@@ -95,7 +95,7 @@ class TarStorage:
                 return [StoredFile(*entry) for entry in content["files"]], set(content["folders"])
         try:
             with tarfile.open(self.path, "r:") as archive:
-                members = archive.getmembers()
+                members = [member for member in archive.getmembers() if not _is_hidden(member.name)]
         except tarfile.TarError as error:
             raise ValueError(f"{self.path} must be an uncompressed TAR ({error}).") from error
         places = {_plain(m.name): (m.offset_data, m.size) for m in members if m.isreg()}
@@ -162,8 +162,7 @@ class ZipStorage:
         return {_plain(info.filename) for info in self._members() if info.is_dir()}
 
     def _members(self) -> list[zipfile.ZipInfo]:
-        # macOS adds a folder of file attributes.
-        return [info for info in self._archive().infolist() if not info.filename.startswith("__MACOSX/")]
+        return [info for info in self._archive().infolist() if not _is_hidden(info.filename)]
 
     def read(self, entry: StoredFile) -> bytes:
         archive = self._archive()
@@ -180,6 +179,11 @@ class ZipStorage:
 
 Storage = FolderStorage | TarStorage | ZipStorage
 """Files by name, safe to read in forked and spawned processes."""
+
+
+def _is_hidden(name: str) -> bool:
+    # macOS adds a folder of file attributes.
+    return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
 
 
 def _plain(name: str) -> str:

@@ -109,7 +109,7 @@ class LabelMaps:
             if last in seen:
                 break
         shifted = f"Maps in {self.maps.path} contain 0 but not {last}; if 0 is a class, set reduce_zero_label=False."
-        return sentences + [shifted] * (0 in seen and last not in seen)
+        return sentences + [shifted] * (0 in seen and last not in seen and not self.values)
 
 
 def check_size(entry: StoredFile, labels: np.ndarray, image: Image.Image) -> None:
@@ -123,7 +123,9 @@ def decode_label_map(data: bytes) -> np.ndarray:
     """Return the values of an encoded label map, grey or with a palette, uint8 or int32 `[H, W]`. Raises BadImage."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            values = np.asarray(image)
+            # Pillow spreads values of 2 and 4 bits over a byte.
+            step = {"L;2": 85, "L;4": 17}.get(str(image.tile and image.tile[0].args), 1)
+            values = np.asarray(image) // step
             turns = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
     except Exception as error:
         # Decoders raise errors of any kind on damaged files.
@@ -170,6 +172,8 @@ def find_label_maps(
     places = [root / kind / split for kind in folders] if ann_dir is None else [root, path_below(root, ann_dir)]
     images, maps = map(FolderStorage, places)
     listed = [file for file in images.entries() if is_image(file.name)]
+    if images.path == maps.path:
+        listed = [file for file in listed if not file.name.endswith(map_end)]
     pairs = [(file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end)) for file in listed]
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     if not (pairs := [pair for pair in pairs if pair[1].name not in missing]):
@@ -182,8 +186,9 @@ def find_label_maps(
     elif ann_dir is None or known is not None or (home / "classes.txt").is_file():
         names = _listed_classes(home, known)
     else:
-        files = tuple(maps.path.absolute() / entry.name for entry in maps.entries() if is_image(entry.name))
-        values = _values_in(files, max(file.stat().st_mtime_ns for file in files))
+        files = tuple(maps.path.absolute() / entry.name for _, entry in pairs)
+        seen = _values_in(files, max(file.stat().st_mtime_ns for file in files))
+        values = tuple(value for value in seen if value or not reduce_zero_label)
         names = ["background", "object"] if values == (0, IGNORED) else [f"value {value}" for value in values]
     return LabelMaps(images, maps, names, pairs, reduce_zero_label, values, tuple(sorted(missing)))
 

@@ -51,6 +51,8 @@ def test_the_same_from_a_folder_and_from_archives(tmp_path, kind, inside):
     root = make_tree(tmp_path)
     (root / "train" / "a" / "._0 a.png").write_bytes(b"what an operating system puts there")
     (root / "train" / "a" / "notes.txt").write_text("no image")
+    (root / "train" / ".cache").mkdir()
+    (root / "train" / ".cache" / "0.png").write_bytes(picture(0))
     if kind != "folder":
         pack(root, "train", kind, inside)
     for _ in range(2):

@@ -1,13 +1,15 @@
 """Trees in ADE20K's layout: what is found, what is read, and what is refused before a run begins."""
 
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from soft_vit.data.images import BadImage
-from soft_vit.data.label_maps import IGNORED, find_label_maps
+from soft_vit.data.label_maps import IGNORED, decode_label_map, find_label_maps
 
 CLASSES = ["ground", "disc", "bar"]
 MAPS = "annotations/training"
@@ -54,6 +56,12 @@ def test_values_become_classes(tree, reduce, mode):
     labels = maps.load_labels(maps.pairs[0][1])
     assert labels.dtype == np.uint8
     assert labels.tolist() == [expected]
+
+
+def test_values_of_two_bits_are_not_spread():
+    parts = (b"IHDR", struct.pack(">IIBBBBB", 4, 1, 2, 0, 0, 0, 0)), (b"IDAT", zlib.compress(b"\0\x1b")), (b"IEND", b"")
+    png = (struct.pack(">I", len(x)) + kind + x + struct.pack(">I", zlib.crc32(kind + x)) for kind, x in parts)
+    assert decode_label_map(b"\x89PNG\r\n\x1a\n" + b"".join(png)).tolist() == [[0, 1, 2, 3]]
 
 
 def test_names_come_from_the_list_of_ade20k(tree):
@@ -148,5 +156,11 @@ def test_a_folder_of_images_and_a_folder_of_masks(written, values, names, tmp_pa
     ((_, labels),) = [maps.load(pair) for pair in maps.pairs]
     expected = [[values.index(one) if one in values else IGNORED for one in row] for row in pixels]
     assert labels.tolist() == expected
+    reduced = find_label_maps("photos", "", ann_dir="masks", reduce_zero_label=True)
+    assert (reduced.values, reduced.doubts()[1:]) == (tuple(value for value in values if value), [])
+    # In one folder, no mask is an image.
+    save(tmp_path / "photos/a.png", pixels)
+    assert [image.name for image, _ in find_label_maps("photos", "", ann_dir=".").pairs] == ["a.jpg"]
+    (tmp_path / "photos/a.png").unlink()
     (tmp_path / "classes.txt").write_text("sky\nground\nsea\n")
     assert find_label_maps("photos", "", ann_dir="masks").classes == ["sky", "ground", "sea"]
