@@ -111,6 +111,8 @@ class AreaUnderCurve(BaseMetric):
     def compute_metrics(self, results: list[tuple[Tensor, int]]) -> dict[str, float]:
         scores, areas = torch.stack([score for score, _ in results]), []
         labels = torch.tensor([label for _, label in results])
+        # Odds tell scores near 1 apart.
+        scores = scores.double() / (scores.double() @ (1 - torch.eye(scores.shape[1], dtype=torch.double)))
         for label, score in enumerate(scores.T):
             own, others = score[labels == label], score[labels != label].sort().values
             if len(own) and len(others):

@@ -35,9 +35,12 @@ def test_a_bag_scores_in_a_batch_as_alone(attention, pool):
 def test_area_under_curve_is_the_share_of_pairs_in_order():
     rng, metric = np.random.default_rng(0), AreaUnderCurve()
     # No sample has the last class.
-    scores, labels = torch.tensor(rng.integers(0, 5, (37, 4)) / 4), torch.tensor(rng.integers(0, 3, 37))
+    # Nine kinds of samples, most of whose scores are 0 or 1 in fp32.
+    logits, labels = 40 * torch.randn(9, 4)[rng.integers(9, size=37)].double(), torch.tensor(rng.integers(0, 3, 37))
+    scores = logits.float().softmax(1)
     metric.process(None, [{"pred_score": scores[i], "gt_label": labels[i]} for i in range(37)])
-    pairs = [(s[labels == n, None], s[labels != n]) for n, s in enumerate(scores.T[:3])]
+    odds = torch.stack([logits[:, n] - logits[:, np.arange(4) != n].logsumexp(1) for n in range(3)])
+    pairs = [(x[labels == n, None], x[labels != n]) for n, x in enumerate(odds)]
     expected = np.mean([((a > b) + (a == b) / 2).mean() for a, b in pairs])
     assert metric.compute_metrics(metric.results)["auc"] == pytest.approx(expected)
 

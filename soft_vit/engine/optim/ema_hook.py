@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from soft_vit.registry import HOOKS, MODELS, register
 from soft_vit.weights.load import load_into
-from soft_vit.weights.read import NotedWeights
+from soft_vit.weights.read import AVERAGED_KEYS, NotedWeights
 from soft_vit.weights.spec import ModelSpec
 
 PREFIX = "ema/"
@@ -137,8 +137,10 @@ def choose_weights(checkpoint: dict, ema: bool) -> None:
     Raises ValueError if ema is True and the checkpoint lacks an average.
     """
     other = checkpoint.get("ema_state_dict")
-    if other is None and ema:
+    if ema and other is None and not checkpoint.keys() & {*AVERAGED_KEYS}:
         raise ValueError("ema=True needs a checkpoint with averaged weights.")
+    for key in () if ema else AVERAGED_KEYS:
+        checkpoint.pop(key, None)
     if other is not None and not ema:
         plain = {name.removeprefix("module."): value for name, value in other.items() if name.startswith("module.")}
         checkpoint["state_dict"] = plain

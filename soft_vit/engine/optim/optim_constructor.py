@@ -1,6 +1,7 @@
 """Group parameters by timm's rules."""
 
 import fnmatch
+import math
 from typing import Any
 
 from mmengine.optim import DefaultOptimWrapperConstructor, OptimWrapper
@@ -50,7 +51,9 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         config = dict(self.optimizer_cfg)
         vectors = [p for p in others if p.ndim <= 1]
         others = [{"params": [p for p in others if p.ndim > 1]}, {"params": vectors, "weight_decay": 0.0}]
-        config["params"] = self._groups(timm_model, config) + [group for group in others if group["params"]]
+        groups = self._groups(timm_model, config) + [group for group in others if group["params"]]
+        # A weight decay that the config leaves open, NaN, is the optimizer's own.
+        config["params"] = [{key: x for key, x in group.items() if x is not math.nan} for group in groups]
         optimizer = OPTIMIZERS.build(config)
         for group in optimizer.param_groups:
             # Of the optimizer's own rate, where the config leaves it open.
@@ -58,7 +61,7 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         return OPTIM_WRAPPERS.build({"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": optimizer})
 
     def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:
-        decay = optimizer.get("weight_decay") or 0.0
+        decay = optimizer.get("weight_decay", math.nan) or 0.0
         names = [name for name, _ in model.named_parameters()]
         for pattern in self.fallback.get("fallback_list", ()):
             if not fnmatch.filter(names, pattern):

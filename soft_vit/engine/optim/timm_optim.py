@@ -71,7 +71,11 @@ class TimmLR(_ParamScheduler):
     ) -> None:
         length = (end - begin) / epoch_length
         how = dict(step_on_epochs=False, updates_per_epoch=epoch_length, **options)
+        rates = [group["lr"] for group in optimizer.param_groups]
         self._schedule, _ = create_scheduler_v2(optimizer, sched, length, **how)
+        # timm resets the rates, which a schedule before this one may have lowered.
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         super().__init__(optimizer, "lr", begin, end, last_step, by_epoch, verbose)
 
     @classmethod

@@ -22,6 +22,7 @@ from soft_vit.engine.data.datasets import ShapesDataset
 from soft_vit.engine.optim.ema_hook import SmoothedModel, choose_weights
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.layers.attention.vq import VQAttention
+from soft_vit.weights.read import unwrap_state_dict
 
 # Mixed precision, accumulation, clipping, and steps that are left out.
 
@@ -452,6 +453,12 @@ def test_checkpoint_with_one_set():
     assert checkpoint["state_dict"]["x"] == 1
     with pytest.raises(ValueError, match="averaged weights"):
         choose_weights(checkpoint, ema=True)
+    # In timm's layout, which is read where it is.
+    checkpoint["state_dict_ema"] = {"x": torch.zeros(1)}
+    choose_weights(checkpoint, ema=True)
+    assert unwrap_state_dict(checkpoint)["x"] == 0
+    choose_weights(checkpoint, ema=False)
+    assert unwrap_state_dict(checkpoint)["x"] == 1
 
 
 CONTENTS = [("state_dict", math.nan), ("ema_state_dict", math.inf), ("optimizer", -math.inf), (None, 1.0)]

@@ -131,6 +131,9 @@ def test_weight_decay_is_timms(name):
     expected = timm.optim.create_optimizer_v2(model, "adamw", lr=0.1, weight_decay=0.05)
     ours = settings(model, constructed(model))
     assert ours == settings(model, SafeOptimWrapper(expected))
+    # The optimizer's own where the config leaves it open.
+    found = settings(model, constructed(model, {"type": "AdamW", "lr": 0.1}), "weight_decay")
+    assert {*found.values()} == {(0,), (0.01,)}
     exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     for parameter, (decay, _) in ours.items():
         assert decay == (0 if parameter in exempt or model.get_parameter(parameter).ndim < 2 else 0.05), parameter
@@ -242,6 +245,13 @@ def test_rates_are_timms(schedule, epoch_length):
             assert row[group] == optimizer.param_groups[0]["lr"], index
     assert len({row[0] for row in found}) > 2
     assert all(math.isfinite(rate) for row in found for rate in row)
+
+
+def test_a_schedule_after_another_leaves_its_rate_alone():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    PARAM_SCHEDULERS.build({"type": "LinearLR", "optimizer": optimizer, "start_factor": 1e-3, "end": 2})
+    PARAM_SCHEDULERS.build({"type": "TimmLR", "optimizer": optimizer, "sched": "cosine", "begin": 2, "end": 9})
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
 
 
 # Runs
