@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages, start_spec
+from soft_vit.engine.models.finetune import TIMM_PREFIX, flat_name, freeze_stages, start_spec, wholly_frozen
 from soft_vit.weights.load import fit, load_into
 from soft_vit.weights.read import NotedWeights, unwrap_state_dict
 from soft_vit.weights.spec import ModelSpec, usable
@@ -77,12 +77,12 @@ class TimmFeatures(nn.Module):
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)
         if with_cp:
             getattr(self.body, "model", self.body).set_grad_checkpointing(True)
-        self._frozen: list[nn.Module] = []
-        if frozen_stages >= 0:
+        self._frozen = frozen_stages >= 0
+        if self._frozen:
             # The feature pyramid does not describe its stages.
             with torch.device("meta"):
                 whole = timm.create_model(model_name, **kwargs)
-            self._frozen = freeze_stages(self.body, frozen_stages, whole)
+            freeze_stages(self.body, frozen_stages, whole)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Turn images `[B, 3, H, W]` into contiguous maps `[B, C_i, H_i, W_i]`."""
@@ -114,7 +114,7 @@ class TimmFeatures(nn.Module):
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
         norms = [module for module in self.modules() if isinstance(module, _BatchNorm)] if self.norm_eval else []
-        for module in [*self._frozen, *norms]:
+        for module in [*norms, *(wholly_frozen(self.body) if self._frozen else ())]:
             module.eval()
         return self
 

@@ -71,11 +71,12 @@ def publish(
     channels, *sides = cfg["input_size"]
     options = {**file.spec.arguments({}), "num_classes": cfg["num_classes"], "in_chans": channels}
     options |= {"img_size": tuple(sides)} if is_own_model(file.model) else {}
-    network = timm.create_model(file.model, **options, pretrained_cfg_overlay=dict(cfg)).eval()
+    spec = ModelSpec(file.model, options, cfg)
+    network = timm.create_model(file.model, **options, pretrained_cfg_overlay=spec.entries(options)).eval()
     own = NotedWeights(file.weights, file.spec, str(source))
     if changes := load_into(network, own, "strict").changes:
         raise ValueError(f"The weights must fit {file.model} unchanged. {changes[0]}")
-    data = safetensors_bytes(network.state_dict(), ModelSpec(file.model, options, cfg))
+    data = safetensors_bytes(network.state_dict(), spec)
     digest = hashlib.sha256(data).hexdigest()
     entry = Entry(
         model=file.model,

@@ -133,13 +133,17 @@ def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
         train(CONFIGS / "demo/soft_pico_shapes.py", work_dir=tmp_path / file, options=options)
         trained = torch.load(tmp_path / file / "epoch_1.pth", weights_only=False)["state_dict"]
         # Training moves the statistics of BatchNorm.
-        moved = {name for name in own if not torch.equal(trained[name], own[name])}
-        assert not {
-            name for name in moved if not any(part in name for part in ("pos_embed", "running_", "num_batches"))
-        }
+        new = {name for name in own if not torch.equal(trained[name], own[name])}
+        assert not {name for name in new if not any(part in name for part in ("pos_embed", "running_", "num_batches"))}
     names = {path.name for path in run.iterdir()}
     assert {"config.json", "masked.png", "neighbours.png", "curve.png"} < names
     assert f"local-dir:{run}" in (run / "report.md").read_text()
+
+
+def test_a_model_that_takes_no_size_notes_that_of_the_run(photos: Path, tmp_path: Path) -> None:
+    pretrain("test_convnext", photos, tmp_path, epochs=1, **SMALL | {"mask_patch": 32})
+    assert timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pretrained_cfg["input_size"] == (3, 64, 64)
+    assert "64 x 64" in (tmp_path / "report.md").read_text()
 
 
 def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
 from mmengine.runner import Runner
+from mmpretrain.models import ClsDataPreprocessor
 from PIL import Image
 from timm.data import create_transform
 
@@ -19,10 +20,12 @@ from soft_vit.data import CLASSES, ShapeImages, draw_shape
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.data.images import BadImage
 from soft_vit.engine.config import resolve
+from soft_vit.engine.data.naflex import NaFlexDataPreprocessor
 from soft_vit.engine.models.classifier import TimmTrainClassifier
-from soft_vit.engine.models.notes import spec_of_run
+from soft_vit.engine.models.notes import normalisation_of, spec_of_run
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
 from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.publish import publish
 from soft_vit.weights.spec import NOTES_KEY
 
 CROSS = Image.fromarray(draw_shape(seed=1, index=5).image)
@@ -99,6 +102,15 @@ def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size):
     assert predictor.transform(photo(200, 300)).shape == (3, img_size or 64, img_size or 64)
 
 
+NORMALISED = [(ClsDataPreprocessor(), 0, 1 / 255), (NaFlexDataPreprocessor(std=0.25), 0.5, 0.25)]
+
+
+@pytest.mark.parametrize(("prepared", "mean", "std"), NORMALISED)
+def test_the_normalisation_is_that_of_the_preprocessor(prepared, mean, std):
+    found = normalisation_of(SimpleNamespace(data_preprocessor=prepared))
+    assert found == {"mean": pytest.approx((mean,) * 3), "std": pytest.approx((std,) * 3)}
+
+
 def test_a_run_shows_its_images_not_those_of_published_tests(tmp_path):
     """Of a model that was published with tests at 192 pixels."""
     model = TimmTrainClassifier("test_mambaout", num_classes=3)
@@ -108,6 +120,9 @@ def test_a_run_shows_its_images_not_those_of_published_tests(tmp_path):
     spec = spec_of_run(SimpleNamespace(cfg=cfg, model=model, train_dataloader=data))
     torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: spec.to_dict()}}, tmp_path / "a.pth")
     shown = TimmPredictor("test_mambaout", checkpoint=tmp_path / "a.pth").data
+    how = {"tag": "own", "licence": "mit", "mean": (0.5,) * 3, "std": (0.5,) * 3}
+    publish(tmp_path / "a.pth", tmp_path, **how, hf_dir=tmp_path / "hub")
+    assert TimmPredictor(f"local-dir:{tmp_path}/hub").data["input_size"] == shown["input_size"]
     assert (shown["input_size"], shown["crop_pct"]) == ((3, 64, 64), 0.7)
 
 

@@ -121,6 +121,8 @@ class NaFlexDataPreprocessor(BaseDataPreprocessor):
     def __init__(self, mean: float = 0.5, std: float = 0.25, num_classes: int | None = None) -> None:
         super().__init__()
         self.scale = mean, std
+        # In the units of the preprocessors that `normalisation_of` reads.
+        self.mean, self.std = (torch.full((3,), 255 * value) for value in self.scale)
 
     def forward(self, data: dict[str, Any], training: bool = False) -> dict[str, Any]:
         data = self.cast_data(data)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from PIL import Image
+from timm.layers import to_2tuple
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -60,7 +62,10 @@ class PretrainingReportHook(Hook):
 def save_model(runner: Runner, folder: Path) -> None:
     """Write the timm model of a run as timm's `save_for_hf` does, with its record in the file of weights, too."""
     model, spec = unwrapped(runner.model).model, spec_of_run(runner)
-    model.pretrained_cfg = {**model.pretrained_cfg, **spec.cfg, "num_classes": 0}
+    channels, *sides = model.pretrained_cfg["input_size"]
+    sides = to_2tuple(runner.cfg.get("image_size", sides))
+    spec = replace(spec, cfg={**spec.cfg, "input_size": (channels, *sides)})
+    model.pretrained_cfg = model.pretrained_cfg | spec.entries({}) | {"num_classes": 0}
     timm.models.save_for_hf(model, str(folder), safe_serialization=True)
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     write_atomically(folder / "model.safetensors", safetensors_bytes(weights, spec))

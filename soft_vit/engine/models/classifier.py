@@ -8,7 +8,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 
 import soft_vit  # noqa: F401  registers its models with timm
-from soft_vit.engine.models.finetune import freeze_stages
+from soft_vit.engine.models.finetune import freeze_stages, wholly_frozen
 from soft_vit.models.base import require_known
 from soft_vit.registry import MODELS, register
 
@@ -23,8 +23,6 @@ class TimmTrainClassifier(TimmClassifier):
     options. channels_last: keep images and convolutions in that memory format. multi_label: images have any number of
     classes: the loss is binary cross entropy by default, and scores are sigmoids of the logits.
     """
-
-    _frozen: list[nn.Module] = []  # noqa: RUF012  replaced, never changed
 
     def __init__(
         self,
@@ -48,8 +46,9 @@ class TimmTrainClassifier(TimmClassifier):
         # Before a run MMEngine calls each init_weights(), which would overwrite pretrained weights; timm's models are
         # initialised already.
         self.model.is_init = True
+        self._frozen = bool(frozen_stages)
         if frozen_stages:
-            self._frozen = freeze_stages(self.model, frozen_stages)
+            freeze_stages(self.model, frozen_stages)
         self.channels_last = channels_last
         if channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -64,7 +63,8 @@ class TimmTrainClassifier(TimmClassifier):
 
     def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
-        for module in self._frozen:
+        # Asked again, as MMEngine may have replaced BatchNorm by SyncBatchNorm.
+        for module in wholly_frozen(self.model) if self._frozen else ():
             module.eval()
         return self
 

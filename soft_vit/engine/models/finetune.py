@@ -38,12 +38,11 @@ def start_spec(source: str) -> ModelSpec:
 CheckpointLoader.register_scheme(prefixes=TIMM_PREFIX, loader=load_from_timm, force=True)
 
 
-def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> list[nn.Module]:
+def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None) -> None:
     """Freeze the stem and the first stages of a timm model, in place; with 0 stages the stem alone.
 
     Stages are the groups of `group_matcher(coarse=True)` after the stem. whole: the model with this method, if `model`
-    is a feature pyramid made of it. Returns the largest modules that are frozen as a whole, which must be kept in eval
-    mode because of BatchNorm and dropout. Raises ValueError for a model with fewer stages.
+    is a feature pyramid made of it. Raises ValueError for a model with fewer stages.
     """
     whole = model if whole is None else whole
     groups = group_parameters(whole, whole.group_matcher(coarse=True))
@@ -55,7 +54,6 @@ def freeze_stages(model: nn.Module, stages: int, whole: nn.Module | None = None)
     for name, parameter in model.named_parameters():
         if flat_name(name) in frozen:
             parameter.requires_grad_(False)
-    return _wholly_frozen(model)
 
 
 def flat_name(name: str) -> str:
@@ -63,8 +61,9 @@ def flat_name(name: str) -> str:
     return name.removeprefix("model.").replace(".", "_")
 
 
-def _wholly_frozen(module: nn.Module) -> list[nn.Module]:
+def wholly_frozen(module: nn.Module) -> list[nn.Module]:
+    """Return the largest modules that are frozen as a whole, which BatchNorm and dropout require to be in eval mode."""
     trained = [parameter.requires_grad for parameter in module.parameters()]
     if trained and not any(trained):
         return [module]
-    return [part for child in module.children() for part in _wholly_frozen(child)]
+    return [part for child in module.children() for part in wholly_frozen(child)]

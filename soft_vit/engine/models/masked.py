@@ -70,7 +70,7 @@ class MaskedImageModel(TaughtClassifier):
     predict pixels less their mean, over their standard deviation, in each square (He et al., "MAE", arXiv 2111.06377).
     teacher: predict the features of a frozen model instead of pixels, see `TaughtClassifier`: its last map, normalised
     over channels, a mean over each cell of the model's map. momentum: predict those of the model's own running average,
-    of which each step keeps this share (Baevski et al., "data2vec", arXiv 2202.03555).
+    of which each batch keeps this share (Baevski et al., "data2vec", arXiv 2202.03555).
 
     The loss is the mean absolute difference where the mask is, as in SimMIM. SimMIM replaces embedded patches by a
     learned token. Here the masked squares of the image are replaced by one learned square, so that a convolutional

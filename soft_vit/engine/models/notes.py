@@ -66,5 +66,8 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def normalisation_of(model: Any) -> dict[str, tuple[float, ...]]:
     """Return mean and std, for values in [0, 1], by which a model of MMEngine normalises images; {} for others."""
     prepared = getattr(model, "data_preprocessor", None)
+    if getattr(prepared, "_enable_normalize", True) is False:
+        # mmpretrain's preprocessors leave values from 0 to 255.
+        return {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}
     values = {key: getattr(prepared, key, None) for key in ("mean", "std")}
     return {key: tuple((x.flatten().double() / 255).tolist()) for key, x in values.items() if x is not None}

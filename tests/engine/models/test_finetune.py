@@ -99,6 +99,9 @@ def test_frozen_stages_stay_in_eval():
     stages = model.model.stages
     assert not any(module.training for stage in stages[:2] for module in stage.modules())
     assert all(module.training for stage in stages[2:] for module in stage.modules())
+    # BatchNorm may be replaced after it was frozen.
+    model = TimmTrainClassifier("test_resnet", num_classes=3, frozen_stages=1)
+    assert not nn.SyncBatchNorm.convert_sync_batchnorm(model).train().model.bn1.training
 
 
 def test_pretrained_weights_survive_the_start_of_a_run(source, tmp_path):
