@@ -20,7 +20,6 @@ from benchmarks.timer import log_log_slope
 from soft_vit.cli import ArgumentParser
 from soft_vit.layers import ATTENTIONS
 from soft_vit.models import FAMILY_MODELS, PYRAMID_SIZES, model_name
-from soft_vit.models.base import require_known
 from soft_vit.models.vit import vit_name
 from soft_vit.text_tables import markdown_table
 from soft_vit.weights.files import ensure_writable, write_atomically
@@ -129,14 +128,11 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="timm models (default: all of this package)")
     parser.add_argument("--out", type=Path, default=PAGE, help="(default: docs/softmax.md)")
     args = parser.parse_args(argv)
-    for name in args.models:
-        require_known(name)
     ensure_writable(args.out)
     groups = {"Models": (args.models, {})} if args.models else model_groups()
-    tables = {
-        title: [measure_model(name, **options) for name in tqdm(names, desc=title, leave=False)]
-        for title, (names, options) in groups.items()
-    }
+    tables = {}
+    for title, (names, options) in groups.items():
+        tables[title] = [measure_model(name, **options) for name in tqdm(names, desc=title, leave=False)]
     # The text above the first table is kept.
     head = args.out.read_text().partition("\n## ")[0].strip() if args.out.exists() else "# Where softmax is"
     sections = [f"## {title}\n{softmax_table(rows)}" for title, rows in tables.items()]

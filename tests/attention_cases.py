@@ -675,10 +675,8 @@ def output_by(matrix: Tensor, attn: Any, x: Tensor, prefix: int, feat_size: Size
         u = in_conv(attn, x, prefix, feat_size)
         scan, near = (
             (part / (part.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight).flatten(2)
-            for part, norm in (
-                (mixed.unflatten(2, (HEADS, -1)), attn.g_norm),
-                (u.unflatten(2, (HEADS, -1)), attn.l_norm),
-            )
+            for whole, norm in ((mixed, attn.g_norm), (u, attn.l_norm))
+            for part in [whole.unflatten(2, (HEADS, -1))]
         )
         share = attn.g_proj(u).sigmoid()
         mixed = attn.act(share * scan + (1 - share) * near)

@@ -78,12 +78,12 @@ def shapes(length: int = 37) -> tuple[torch.Tensor, list[int]]:
     return (pixels - 127.5) / 64, [images.label(i) for i in range(length)]
 
 
-def expected_on_shapes(model: Model) -> dict[str, float]:
+def on_shapes(model: Model) -> dict[str, float]:
     images, labels = shapes()
     return {**by_the_book(model(images), labels), "images": len(labels)}
 
 
-def expected_on_folder(
+def on_folder(
     model: Model, folder: Path, size: int, crop_pct: float, mean=127.5 / 255, std=64 / 255, interpolation="bicubic"
 ) -> dict[str, float]:
     """What a model answers for the images of a folder, prepared by timm, among the classes that the folder has."""

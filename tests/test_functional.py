@@ -179,10 +179,8 @@ def test_packed_equals_each_sequence_alone(kind, options):
     expected = torch.cat(list(alone))
     assert relative_error(found, expected) < 1e-12
     weights = qkv(found.shape)[0]
-    for gradients in zip(
-        *(torch.autograd.grad((y * weights).sum(), (q, k, v)) for y in (found, expected)), strict=True
-    ):
-        assert relative_error(*gradients) < 1e-10
+    for pair in zip(*(torch.autograd.grad((y * weights).sum(), (q, k, v)) for y in (found, expected)), strict=True):
+        assert relative_error(*pair) < 1e-10
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

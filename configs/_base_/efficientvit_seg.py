@@ -1,7 +1,8 @@
 # How EfficientViT's segmentation models are trained here. The authors publish that they use AdamW, cosine decay and
 # ImageNet weights in the backbone (arXiv 2205.14756), and neither rates nor schedule, crops, batch or loss. The rest is
 # ours: what SegFormer and SegNeXt use, with which the paper compares. 160,000 iterations, AdamW 6e-5 and ten times as
-# much for the head, weight decay 0.01 without norms, 1,500 iterations of warm-up. A config adds data and channels.
+# much for the head, weight decay 0.01 except in norms of the backbone, 1,500 iterations of warm-up. A config adds data
+# and channels.
 model = dict(
     type="TimmSegmentor",
     backbone=dict(drop_path_rate=0.1),

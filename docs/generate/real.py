@@ -174,10 +174,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
 
 def real_tables() -> str:
     """Return the sections with tables, in Markdown."""
-    parts = []
-    for part, (title, table) in SECTIONS.items():
-        of = runs.load(part)
-        parts.append(f"### {title}\n{table(of)}\n\n{measured(of.values())}.")
+    found = [(title, table, runs.load(part)) for part, (title, table) in SECTIONS.items()]
+    parts = [f"### {title}\n{table(of)}\n\n{measured(of.values())}." for title, table, of in found]
     return "\n\n".join(parts) + "\n"
 
 

@@ -270,7 +270,7 @@ class Linearisation:
         else:
             self.student.eval()
             device = next(self.teacher.parameters()).device
-            parts = (x.to(device) for x in samples.split(self.plan.batch_size))
+            parts = (x.to(device) for x in samples.tensor_split(-(-len(samples) // self.plan.batch_size)))
             # Not within DistributedDataParallel, which would wait for gradients.
             error = float(np.mean([getattr(losses, "module", losses)(x, True).item() for x in parts]))
         self.student.train()
@@ -318,7 +318,7 @@ class Linearisation:
     def _compared(self, samples: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor], int]]:
         """Yield images in batches, the final tokens of student and teacher, and the number of prefix tokens."""
         device = next(self.teacher.parameters()).device
-        for x in samples.split(self.plan.batch_size):
+        for x in samples.tensor_split(-(-len(samples) // self.plan.batch_size)):
             x = x.to(device)
             a, b = self.student(x), self.teacher(x)
             yield x, (a, b), b.shape[1] - math.prod(self.teacher.feat_size(x))

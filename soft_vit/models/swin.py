@@ -11,12 +11,8 @@ from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import (
-    LayerNorm2d,
-    register_notrace_function,
-    register_notrace_module,
-    resize_rel_pos_bias_table_simple,
-)
+from timm.layers import LayerNorm2d, register_notrace_function, register_notrace_module
+from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_simple
 from timm.models.swin_transformer import (
     PatchMerging,
     WindowAttention,

@@ -39,9 +39,7 @@ TRAINED_NAMES = {
 }
 COMMON_NAMES = {POS_EMBED: "pos_embed", "patch_embed.proj.*": "patch_embed.proj.*", "head.*": "head.fc.*"}
 # In the authors' package, two blocks are a pair; networks of up to 128 blocks have names there.
-PAIRS = {
-    f"blocks.{i // 2}.rowwise_from_{'bot_right' if i % 2 else 'top_left'}.**": f"blocks.{i}.**" for i in range(128)
-}
+ROWS = {f"blocks.{i // 2}.rowwise_from_{'bot_right' if i % 2 else 'top_left'}.**": f"blocks.{i}.**" for i in range(128)}
 ADAPTERS = {
     1: Adapter(
         {
@@ -55,7 +53,7 @@ ADAPTERS = {
         marker=POS_EMBED,
     ),
     2: Adapter(
-        {**COMMON_NAMES, "legacy_norm.*": "head.norm.*", "norm.*": "norm.*", **PAIRS, **TRAINED_NAMES}, marker=POS_EMBED
+        {**COMMON_NAMES, "legacy_norm.*": "head.norm.*", "norm.*": "norm.*", **ROWS, **TRAINED_NAMES}, marker=POS_EMBED
     ),
 }
 

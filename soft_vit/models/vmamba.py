@@ -41,14 +41,12 @@ class MixerBlock(base.SingleBlock):
         return tokens_to_map(x + self.drop_path2(self.mlp(self.mlp_norm(x))), feat_size)
 
 
-def reduction(
-    dim: int, out_dim: int, *between: nn.Module, size: int = 3, stride: int = 2, **dd: Any
-) -> list[nn.Module]:
+def reduction(dim: int, out_dim: int, *empty: nn.Module, size: int = 3, stride: int = 2, **dd: Any) -> list[nn.Module]:
     """Return a convolution with a padding of one pixel, and a LayerNorm of each pixel.
 
-    between: empty modules, as the names of released weights count them.
+    empty: modules without weights between them, as the names of released weights count them.
     """
-    return [nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd), *between, LayerNorm2d(out_dim, eps=1e-5, **dd)]
+    return [nn.Conv2d(dim, out_dim, size, stride, padding=1, **dd), *empty, LayerNorm2d(out_dim, eps=1e-5, **dd)]
 
 
 class MixerPyramid(base.StagedModel):

@@ -158,10 +158,8 @@ def test_operator(normalize, start, ridge):
     torch.testing.assert_close(naive, expected)
     target = torch.randn_like(naive)
     # A detached start: the released backward is that of the inverse alone, which the reference's also is.
-    for actual, wanted in zip(
-        *(torch.autograd.grad(x, (q, bottleneck, v), target) for x in (naive, expected)), strict=True
-    ):
-        torch.testing.assert_close(actual, wanted)
+    for pair in zip(*(torch.autograd.grad(x, (q, bottleneck, v), target) for x in (naive, expected)), strict=True):
+        torch.testing.assert_close(*pair)
 
 
 @pytest.mark.parametrize("name", ["soft_pico", "soft_norm_pico"])

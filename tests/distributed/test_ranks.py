@@ -68,10 +68,8 @@ def of_a_rank(rank: int, attention: str, count: int, counts: int, folder: Path) 
     return gradients_and_buffers(model, rank, count, counts, folder)
 
 
-TRAINED = [
-    ("vq", 3, 2),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", 3, 2), ("performer", 2, 1))),
-]
+TRAINED = [("vq", 3, 2)]
+TRAINED += [pytest.param(*case, marks=pytest.mark.slow) for case in (("soft_norm", 3, 2), ("performer", 2, 1))]
 
 
 @pytest.mark.parametrize(("attention", "count", "counts"), TRAINED)

@@ -138,14 +138,10 @@ def sizes_of(cfg: Config) -> list:
     return [cfg.model.get("img_size"), *shown]
 
 
-SIZE_OPTIONS = [
-    ("soft_tiny_albumentations", "image_size"),
-    ("soft_tiny", "model.img_size"),
-    ("demo/zoo/mlla", "image_size"),
-]
+SIZED = [("soft_tiny_albumentations", "image_size"), ("soft_tiny", "model.img_size"), ("demo/zoo/mlla", "image_size")]
 
 
-@pytest.mark.parametrize(("config", "option"), SIZE_OPTIONS)
+@pytest.mark.parametrize(("config", "option"), SIZED)
 def test_image_size_is_one_value(config, option):
     cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
     assert sizes_of(cfg) == [96] * 4

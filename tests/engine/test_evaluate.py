@@ -9,17 +9,7 @@ import pytest
 import timm
 import torch
 from engine.runs import CONFIGS, DEMO, NARROW, NARROW_MODEL, assert_same_state
-from evaluated import (
-    OPTIONS,
-    THERE,
-    Model,
-    agrees,
-    by_the_book,
-    expected_on_folder,
-    expected_on_shapes,
-    network,
-    shapes,
-)
+from evaluated import OPTIONS, THERE, Model, agrees, by_the_book, network, on_folder, on_shapes, shapes
 from mmengine.config import Config
 from mmpretrain.registry import METRICS as MMPRETRAIN_METRICS
 from mmpretrain.structures import DataSample
@@ -70,7 +60,7 @@ def test_folder_with_some_of_the_classes(checkpoint, models, folders, tmp_path, 
     files = {"data_root": folders / naming, "confusion": table, "work_dir": tmp_path}
     metrics = evaluate(DEMO, checkpoint, **files, **crop, options=OPTIONS)
     crop_pct = crop.get("crop_pct", 1.0)
-    assert agrees(metrics, expected_on_folder(models["averaged"], folders / naming, 32, crop_pct))
+    assert agrees(metrics, on_folder(models["averaged"], folders / naming, 32, crop_pct))
     assert next(csv.reader(table.open()))[1:] == [CLASSES[index] for index in THERE]
 
 
@@ -83,7 +73,7 @@ def test_another_size(folders, tmp_path):
     options = {**OPTIONS, "model.model_name": name}
     metrics = evaluate(DEMO, str(tmp_path / "weights.pth"), img_size=44, crop_pct=1.0, **files, options=options)
     model.set_input_size(44)
-    assert agrees(metrics, expected_on_folder(model, folders / "numbered", 44, 1.0))
+    assert agrees(metrics, on_folder(model, folders / "numbered", 44, 1.0))
 
 
 def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path):
@@ -97,7 +87,7 @@ def test_timm_model_sees_images_as_timm_prepares_them(folders, tmp_path):
     metrics = evaluate(DEMO, "test_vit", img_size=96, **files, options=options)
     model.set_input_size(96)
     assert model.pretrained_cfg["crop_pct"] == 0.95
-    assert agrees(metrics, expected_on_folder(model, folders / "numbered", 96, 0.95, 0.5, 0.5))
+    assert agrees(metrics, on_folder(model, folders / "numbered", 96, 0.95, 0.5, 0.5))
 
 
 # Its training images, which could name the classes, are not there.
@@ -111,7 +101,7 @@ def test_published_weights_are_shown_their_images(folders, tmp_path):
     model = timm.create_model("soft_pico.shapes", pretrained=True).eval()
     cfg = model.pretrained_cfg
     view = (64, cfg["crop_pct"], cfg["mean"][0], cfg["std"][0], cfg["interpolation"])
-    assert agrees(metrics, expected_on_folder(model, folders / "numbered", *view))
+    assert agrees(metrics, on_folder(model, folders / "numbered", *view))
 
 
 @pytest.mark.parametrize("sized_as", ["images", "option"])
@@ -126,7 +116,7 @@ def test_weights_that_know_their_options_are_tested_with_them(sized_as, folders,
     torch.save({"state_dict": model.state_dict(), "meta": {NOTES_KEY: notes.to_dict()}}, tmp_path / "weights.pth")
     files = {"weights": str(tmp_path / "weights.pth"), "data_root": folders / "numbered", "work_dir": tmp_path}
     metrics = evaluate(IMAGENET, "soft_pico", **files, options={"test_dataloader.num_workers": 0})
-    assert agrees(metrics, expected_on_folder(model, folders / "numbered", 32, 1.0, 0.5, 0.25))
+    assert agrees(metrics, on_folder(model, folders / "numbered", 32, 1.0, 0.5, 0.25))
 
 
 MISTAKES = [
@@ -152,7 +142,7 @@ def test_mistakes(checkpoint, folders, tmp_path, model, arguments, error, named)
 def test_accuracies_are_those_of_this_package_and_of_any_k(checkpoint, models, tmp_path):
     others = [{"type": "mmpretrain.Accuracy", "topk": (1, 3)}, {"type": "ConfusionMatrix", "num_classes": 10}]
     metrics = evaluate(DEMO, checkpoint, work_dir=tmp_path, options={**OPTIONS, "test_evaluator": others}, img_size=32)
-    assert agrees(metrics, expected_on_shapes(models["averaged"]))
+    assert agrees(metrics, on_shapes(models["averaged"]))
     assert {name for name in metrics if "accuracy" in name} == {f"accuracy/top{k}" for k in (1, 3, 5)}
     assert all(math.isfinite(value) for value in metrics.values())
 
@@ -264,7 +254,7 @@ def test_views_of_the_config(checkpoint, models, tmp_path):
     own["model.data_preprocessor"] = {"type": "ClsDataPreprocessor", "mean": [127.5] * 3, "std": [64.0] * 3}
     out = tmp_path / "out.json"
     metrics = evaluate(DEMO, checkpoint, tta=True, ema=False, out=out, work_dir=tmp_path, options=OPTIONS | own)
-    assert agrees(metrics, expected_on_shapes(mean_of_mirrored(models["plain"], axis=-2)))
+    assert agrees(metrics, on_shapes(mean_of_mirrored(models["plain"], axis=-2)))
     assert json.loads(out.read_text())["tta"] is True
 
 
@@ -278,7 +268,7 @@ def test_an_image_and_its_mirror_image_in_a_folder(models, folders, tmp_path):
     metrics = evaluate(DEMO, "soft_pico", tta=True, img_size=32, crop_pct=0.8, **files, options=options)
     cfg = timm.get_pretrained_cfg("soft_pico")
     view = (32, 0.8, cfg.mean[0], cfg.std[0])
-    assert agrees(metrics, expected_on_folder(mean_of_mirrored(models["averaged"]), folders / "numbered", *view))
+    assert agrees(metrics, on_folder(mean_of_mirrored(models["averaged"]), folders / "numbered", *view))
     assert (tmp_path / DEMO.name).read_text() == "trained = True"
     assert Config.fromfile(tmp_path / "soft_pico_shapes_test.py").model.type == "mmpretrain.AverageClsScoreTTA"
 

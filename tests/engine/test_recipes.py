@@ -50,10 +50,8 @@ PUBLISHED = {
 def test_learning_rate(config):
     """At the chosen steps, by the schedulers that a Runner makes."""
     wrapper = OptimWrapper(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], config.optim_wrapper.optimizer.lr))
-    runner = SimpleNamespace(
-        train_dataloader=range(STEPS), _train_loop=Mock(BaseLoop), max_epochs=EPOCHS, logger=logging
-    )
-    schedulers, seen = Runner._build_param_scheduler(runner, config.param_scheduler, wrapper), {}
+    run = SimpleNamespace(train_dataloader=range(STEPS), _train_loop=Mock(BaseLoop), max_epochs=EPOCHS, logger=logging)
+    schedulers, seen = Runner._build_param_scheduler(run, config.param_scheduler, wrapper), {}
     with warnings.catch_warnings():
         # Of steps of the schedule without any of the optimizer.
         warnings.simplefilter("ignore")

@@ -309,6 +309,12 @@ def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
             other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / f"{file}.pth")
 
 
+def test_errors_are_means_over_images():
+    plans, x = [Plan(steps=(1, 0, 0), sizes=(16,), batch_size=n) for n in (3, 4)], torch.randn(4, 3, 16, 16)
+    three, four = (Linearisation(teacher(), "linear", plan).measure(x)["cosine"] for plan in plans)
+    assert three == pytest.approx(four)
+
+
 def _send_in_step(run: Linearisation, number: int) -> None:
     """Send a signal to this process in the second step; 0 sends none."""
     block = run.teacher.model.blocks[0]

@@ -104,10 +104,7 @@ def with_start(model: nn.Module, start: NewtonStart) -> nn.Module:
     return model
 
 
-SIZES = [
-    "tiny",
-    *(pytest.param(size, marks=pytest.mark.slow) for size in PYRAMID_SIZES if size not in ("pico", "tiny")),
-]
+SIZES = [pytest.param(size, marks=[pytest.mark.slow] * (size != "tiny")) for size in PYRAMID_SIZES if size != "pico"]
 
 
 @pytest.mark.parametrize("name", SIZES)

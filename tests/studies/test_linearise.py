@@ -28,9 +28,7 @@ def test_two_hops_lead_to_the_answer(side):
     images, labels, targets = TwoHop().sample(3, 4, side)
     M, tokens = TwoHop.PAIRS, images.flatten(2).mT
     for row in range(4):
-        first, second, value = (
-            part.argmax(-1).where(part.any(-1), -1) for part in tokens[row].split([2 * M, 2 * M, 8], -1)
-        )
+        first, second, value = (x.argmax(-1).where(x.any(-1), -1) for x in tokens[row].split([2 * M, 2 * M, 8], -1))
         links = dict(zip(*(part[(first >= 0) & (second >= 0)].tolist() for part in (first, second)), strict=True))
         stores = dict(zip(*(part[value >= 0].tolist() for part in (second, value)), strict=True))
         asks = (first >= 0) & (second < 0)

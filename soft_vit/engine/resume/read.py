@@ -24,10 +24,8 @@ from soft_vit.weights.read import allow_classes, read_checkpoint_file
 _NUMBERED = re.compile(r"(epoch|iter|stopped_iter)_\d+\.pth")
 
 # Methods that HistoryBuffer and OneCycleLR store by name.
-_METHODS = {
-    HistoryBuffer: ("min", "max", "mean", "current"),
-    OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear"),
-}
+_METHODS = {HistoryBuffer: ("min", "max", "mean", "current")}
+_METHODS |= {OneCycleParamScheduler: ("_annealing_cos", "_annealing_linear")}
 
 
 def load_checkpoint_file(path: str | Path, map_location: Any = "cpu", mapped: bool = True) -> dict:

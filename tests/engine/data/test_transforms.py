@@ -72,11 +72,8 @@ def test_mistakes_for_albumentations(transform, named):
         albumentations(transform)
 
 
-CROPS = [
-    (48, 0.875, "bicubic", "center", True),
-    (33, 1.0, "bilinear", "center", False),
-    (40, 0.9, "bicubic", "squash", 0),
-]
+CROPS = [(48, 0.875, "bicubic", "center", True), (33, 1.0, "bilinear", "center", False)]
+CROPS += [(40, 0.9, "bicubic", "squash", False)]
 
 
 @pytest.mark.parametrize(("size", "crop_pct", "interpolation", "crop_mode", "as_array"), CROPS)

@@ -221,12 +221,10 @@ def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, 
         loaded.clear()
         capsys.readouterr()
         file = str(tmp_path / f"iter_{iteration}.pth")
-        resumed = train(
-            DEMO, work_dir=tmp_path / "b", resume=file, options=OPTIONS | {"default_hooks.checkpoint": None}
-        )
+        again = train(DEMO, work_dir=tmp_path / "b", resume=file, options=OPTIONS | {"default_hooks.checkpoint": None})
         assert loaded == straight[skipped:]
         assert capsys.readouterr().out.count("accuracy/top1") == validations
-        assert "accuracy/top1" in resumed.metrics
+        assert "accuracy/top1" in again.metrics
 
 
 def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
@@ -276,9 +274,7 @@ def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iterat
 def test_patience_goes_on(by_epoch, by_iteration, tmp_path, monkeypatch):
     """Each validation is worse than the first; the third one ends the run, resumed or not."""
     scores = itertools.count(0, -1)
-    monkeypatch.setattr(
-        "mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"accuracy/top1": float(next(scores))}
-    )
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, n: {"accuracy/top1": float(next(scores))})
     stopping = {"type": "EarlyStoppingHook", "monitor": "accuracy/top1", "rule": "greater", "patience": 2}
     options = {**(tiny(images=4, batch=4, epochs=6) if by_epoch else BY_ITERATION), "custom_hooks": [stopping]}
     options |= {} if by_epoch else {"train_cfg.val_interval": 1, "default_hooks.checkpoint.interval": 1}
@@ -349,9 +345,7 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(AtomicBackend, "remove", log_remove)
     # Each validation better than the one before.
     scores = itertools.count()
-    monkeypatch.setattr(
-        "mmengine.evaluator.Evaluator.evaluate", lambda self, size: {"accuracy/top1": float(next(scores))}
-    )
+    monkeypatch.setattr("mmengine.evaluator.Evaluator.evaluate", lambda self, n: {"accuracy/top1": float(next(scores))})
     hook = {"max_keep_ckpts": 2, "save_best": "accuracy/top1", "rule": "greater"}
     options = OPTIONS | {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
     train(DEMO, work_dir=tmp_path, options=options)

@@ -9,14 +9,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from soft_vit.ops import (
-    cholesky_solve,
-    eigh_inverse,
-    newton_inverse,
-    newton_step_size,
-    self_gaussian_kernel,
-    soft_attention,
-)
+from soft_vit.ops import cholesky_solve, eigh_inverse, newton_inverse, newton_step_size, soft_attention
+from soft_vit.ops.gaussian import self_gaussian_kernel
 from soft_vit.ops.soft.newton import newton_iterate, newton_residual
 from soft_vit.ops.soft.options import add_ridge
 

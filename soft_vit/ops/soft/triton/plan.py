@@ -228,18 +228,13 @@ def plan_backward(
         )
         for of_tokens, of_bottleneck in (((True, True),) if tiling.blocks == 1 else ((True, False), (False, True)))
     ]
-    solve = None
+    solve, width = None, max(d, dv)
     if size <= MAX_ON_CHIP:
         solve = Launch(
             solve_backward,
             (problems, 1, 1),
             (q.shape[1], size, sums_tiling.chunks, *bottleneck.strides, problem_stride),
-            dict(
-                INVERSE=inverse,
-                NORMALIZE=normalize,
-                **widths(d, dv),
-                **solve_options(size, max(d, dv), tiling.precision),
-            ),
+            dict(INVERSE=inverse, NORMALIZE=normalize, **widths(d, dv), **solve_options(size, width, tiling.precision)),
         )
     partial = (problems, sums_tiling.chunks, size, dv)
     return BackwardPlan(partial, parts, plan_sums(q, bottleneck, grad), solve, tuple(gradients))

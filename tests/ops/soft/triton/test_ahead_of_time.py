@@ -67,11 +67,8 @@ def kernels(
     unit_strides = {f"{name}_{unit}" for name in ("q", "v", "x", "r", "g", "gq", "gv")} | {"b_column"}
     precision = tiling.product_precision(dtype)
     constants = {**tiling.widths(d, d), "NORMALIZE": normalize, "PRECISION": precision, "MULTIPLE": multiple}
-    constants |= {
-        "INVERSE": inverse,
-        "START": "guarded_image" if normalize else "rowsum",
-        "BLOCK_A": tiling.padded_tile_size(m),
-    }
+    constants |= {"INVERSE": inverse, "START": "guarded_image" if normalize else "rowsum"}
+    constants["BLOCK_A"] = tiling.padded_tile_size(m)
     cut = tiling.pass_tiling(16, 3136, m, d, d, precision, backward=False)
     of_gradients = constants | {"INVERSE": "none", "NORMALIZE": False}
     yield "kernel_sums of gradients", forward.kernel_sums, dtypes, of_gradients, unit_strides, cut.options()
