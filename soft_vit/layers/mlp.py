@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from soft_vit.layers.embed import map_to_tokens, tokens_to_map
-from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act
+from soft_vit.layers.plain import Linear, ShortcutConv, is_fused, linear_act, may_read_weight
 
 # Elements of a hidden map. The allocator keeps memory of this size, and takes larger memory from the system each time.
 HIDDEN_SIZE = 4 << 20
@@ -40,7 +40,8 @@ class Mlp(nn.Module):
         self.drop2 = nn.Dropout(rates[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_fused(x, self.fc1) and self.fc1.out_features * x[..., 0].numel() > HIDDEN_SIZE:
+        is_large = is_fused(x, self.fc1) and self.fc1.out_features * x[..., 0].numel() > HIDDEN_SIZE
+        if is_large and may_read_weight(*self.children()):
             parts = x.flatten(0, -2).split(max(1, HIDDEN_SIZE // self.fc1.out_features))
             return torch.cat([self.feed_forward(part) for part in parts]).unflatten(0, x.shape[:-1])
         return self.feed_forward(x)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from timm.layers import register_notrace_module
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch.nn.modules.module import _has_any_global_hook
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from soft_vit.ops.cpu import can_fuse_linear, fused_conv, fused_linear, on_cpu_without_gradients
@@ -37,10 +38,14 @@ def is_plain(layer: Any) -> bool:
     return type(layer.weight) in (nn.Parameter, FakeTensor)
 
 
-def may_read_weight(layer: Any) -> bool:
-    """Return whether code may read the weight of a layer instead of calling it: a plain layer without hooks."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return not hooks and is_plain(layer)
+def may_read_weight(layer: Any, *others: nn.Module) -> bool:
+    """Return whether code may read the weight of a layer, and do what the others do, instead of calling them.
+
+    The layer must be plain, and no call may show: none has hooks, or a forward that was replaced on the instance.
+    """
+    parts = (layer, *others)
+    hooks = any(x._forward_hooks or x._forward_pre_hooks or x._backward_hooks or x._backward_pre_hooks for x in parts)
+    return not (hooks or any("forward" in x.__dict__ for x in parts) or _has_any_global_hook()) and is_plain(layer)
 
 
 def is_fused(x: Tensor, layer: nn.Linear) -> bool:
@@ -59,7 +64,7 @@ class Linear(nn.Linear):
 
 def linear_act(x: Tensor, layer: nn.Linear, act: Any) -> Tensor:
     """Return `act(layer(x))` of tokens `[..., C]`, without gradients in one pass over a GELU."""
-    if type(act) is not nn.GELU or torch.is_grad_enabled() or not is_eager(x) or not may_read_weight(layer):
+    if type(act) is not nn.GELU or torch.is_grad_enabled() or not is_eager(x) or not may_read_weight(layer, act):
         return act(layer(x))
     if is_fused(x, layer):
         return fused_linear(x, layer.weight, layer.bias, act.approximate)
@@ -71,7 +76,7 @@ def conv_norm_act(x: Tensor, conv: Any, norm: Any = None, act: nn.Module | None 
     """Return `act(norm(conv(x)))` of a map `[B, C, H, W]`, without gradients in one pass if possible."""
     supported = type(norm) in (type(None), nn.Identity) or (type(norm) is nn.BatchNorm2d and not norm.training)
     usual = type(conv) is nn.Conv2d and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
-    if not (supported and usual and may_read_weight(conv) and on_cpu_without_gradients(x)):
+    if not (supported and usual and on_cpu_without_gradients(x) and may_read_weight(conv, *filter(None, (norm, act)))):
         x = conv(x) if norm is None else norm(conv(x))
         return x if act is None else act(x)
     weight, bias = conv.weight, conv.bias

@@ -396,8 +396,8 @@ class StagedModel(nn.Module):
             last: Any = self.stages[-1]
             if hasattr(last, "downsample"):
                 last.downsample = None
-            self.num_features = self.feature_info[max_index]["num_chs"]
         if prune_norm or shortened:
+            self.num_features = self.feature_info[max_index]["num_chs"]
             for name in self.final_names:
                 setattr(self, name, nn.Identity())
         if prune_head or shortened:

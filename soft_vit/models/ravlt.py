@@ -170,10 +170,7 @@ class RAVLT(StagedModel):
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
         # The head needs the layers before it.
-        taken = super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
-        if isinstance(self.proj, nn.Identity):
-            self.num_features = self.feature_info[len(self.layers) - 1]["num_chs"]
-        return taken
+        return super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
 
 
 RAVLT_MODELS: dict[str, dict[str, Any]] = {

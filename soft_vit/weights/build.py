@@ -110,7 +110,8 @@ def build_model(
         recorded = {name: value for name, value in spec.entries(kwargs).items() if name not in overridden}
         # timm saves the configuration with the model, which must not show a path of this machine.
         cfg = replace(cfg, file=None, state_dict=None, source=None, **recorded)
-    kwargs = spec.arguments(kwargs, arguments)
+    # Other ways to take features miss what a model does between its stages.
+    kwargs = {name: value for name, value in spec.arguments(kwargs, arguments).items() if name != "feature_cls"}
     kwargs.setdefault("img_size", cfg.input_size[-2:])
     if pretrained and kwargs.get("features_only"):
         # Features do not need the head.

@@ -23,11 +23,9 @@ def test_dry_run_and_again(tmp_path):
     blocked = tmp_path / "blocked"
     blocked.mkdir()
     (blocked / "mmengine.py").write_text("raise ModuleNotFoundError('mmengine', name='mmengine')")
-    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(blocked)}
+    env = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(blocked)}
     command = ["bash", str(SCRIPT), str(tmp_path / "out"), "--dry"]
-    first, again = (
-        subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment) for _ in range(2)
-    )
+    first, again = (subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env) for _ in range(2))
     for ended in (first, again):
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "tests_inverse: done" in first.stdout

@@ -23,9 +23,7 @@ from soft_vit.weights.spec import ModelSpec
 
 
 PATHS = [
-    pytest.param(
-        path, id=path.stem, marks=[pytest.mark.slow] if "small_fpn" in path.stem or "large" in path.stem else []
-    )
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * ("small_fpn" in path.stem or "large" in path.stem))
     for folder in ("detection", "segmentation")
     for path in sorted((CONFIGS / folder).glob("*.py"))
 ]

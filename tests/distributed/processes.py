@@ -65,12 +65,10 @@ def start(
     """
     work_dir.mkdir(parents=True, exist_ok=True)
     arguments = ["--work-dir", str(work_dir), *arguments, *(["--cfg-options", *options] if options else [])]
-    process = _context.Process(
-        target=_train, args=(arguments, environment or {}, str(work_dir / "output"), preparation)
-    )
+    child = _context.Process(target=_train, args=(arguments, environment or {}, str(work_dir / "output"), preparation))
     with patch.dict(os.environ, ONE_CPU):
-        process.start()
-    return process
+        child.start()
+    return child
 
 
 def finish(*processes: BaseProcess, timeout: float = 120) -> list[int | None]:
@@ -144,8 +142,6 @@ def final_state(work_dir: Path, name: str = "epoch_3.pth") -> dict:
     """What a run ends with: both sets of weights, optimizer, schedules, and the losses of all steps."""
     content = load_checkpoint_file(work_dir / name)
     logged = content["message_hub"]["log_scalars"]
-    history = {
-        key: value._log_history.tolist() for key, value in logged.items() if key.endswith(("loss", "lr", "norm"))
-    }
+    history = {key: x._log_history.tolist() for key, x in logged.items() if key.endswith(("loss", "lr", "norm"))}
     parts = ("state_dict", "ema_state_dict", "optimizer", "param_schedulers")
     return {**{part: content[part] for part in parts}, "history": history}

@@ -111,6 +111,11 @@ def test_large_hidden_maps_are_computed_in_parts(approximate, calls, monkeypatch
         monkeypatch.setattr("soft_vit.ops.cpu.GELU_CHUNK", 250)
         torch.testing.assert_close(mlp(x), expected)
     assert calls == [approximate, None] * 9
+    seen = []
+    mlp.act.register_forward_hook(lambda act, given, y: seen.append(y.shape))
+    with torch.inference_mode():
+        mlp(x)
+    assert seen == [(2, 35, 96)]
 
 
 @pytest.mark.parametrize("grad", [False, True])

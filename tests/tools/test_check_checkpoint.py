@@ -69,7 +69,5 @@ def test_rejected(name, content, printed, tool, tmp_path, monkeypatch, capsys):
     assert re.match(f"error: .*{printed}.*\nerror: .*nowhere.pth.*\n$", screen.err)
     # The last file, which is shipped, is described nevertheless.
     digest = RECORDED_WEIGHTS["soft_pico.shapes"].sha256
-    assert re.match(
-        f"{SHAPES}: It holds weights of soft_pico.* 10 classes.* {digest}.*for soft_pico.shapes", screen.out
-    )
+    assert re.match(f"{SHAPES}: It holds weights of soft_pico.* 10 classes.* {digest}.*soft_pico.shapes", screen.out)
     assert not (tmp_path / "executed").exists()

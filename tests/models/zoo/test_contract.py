@@ -96,7 +96,7 @@ def test_features_and_pruning(family: str) -> None:
             assert feature.is_contiguous()
         overlay = {"state_dict": model.state_dict()}
         options = {"num_classes": 0, "pretrained": True, "pretrained_cfg_overlay": overlay}
-        extractor = create(family, features_only=True, **options)
+        extractor = create(family, features_only=True, feature_cls="fx", **options)
         wanted = [maps[i] for i in extractor.feature_info.out_indices]
         torch.testing.assert_close(extractor(x), wanted)
         other = model.forward_intermediates(x, output_fmt=model.output_formats[1], intermediates_only=True)
@@ -227,16 +227,20 @@ def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: 
         assert relative_error(alone, together) <= BOUNDS[dtype]
 
 
-@pytest.mark.parametrize("adapter", [False, True], ids=["hooks", "adapters"])
+@pytest.mark.parametrize("way", ["hook", "class", "forward", "acts"])
 @every_family
-def test_layers_are_called_where_it_shows(family: str, adapter: bool) -> None:
-    """Hooks wait for a call, and adapters replace the class of a layer and compute in its forward."""
+def test_layers_are_called_where_it_shows(family: str, way: str) -> None:
+    """Hooks wait for a call, and adapters replace the class of a layer, or its forward, and compute there."""
     model, called, layers = create(family).eval(), set(), set()
+    kinds = (nn.GELU, nn.ReLU, nn.SiLU, nn.BatchNorm2d) if way == "acts" else (nn.Linear, nn.Conv2d)
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            if adapter:
+        if isinstance(layer, kinds):
+            if way == "class":
                 layer.__class__ = type("Adapter", (type(layer),), {})
-            layer.register_forward_hook(lambda *_, name=name: called.add(name))
+            if way == "forward":
+                layer.forward = lambda *args, name=name, own=layer.forward: (called.add(name), own(*args))[1]
+            else:
+                layer.register_forward_hook(lambda *_, name=name: called.add(name))
             layers.add(name)
     with torch.no_grad():
         model(images(2, 64, 64))
