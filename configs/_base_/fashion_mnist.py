@@ -27,7 +27,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(topk=(1,))
 test_evaluator = val_evaluator
 
-train_cfg = dict(max_epochs=17, val_interval=4)
+train_cfg = dict(max_epochs=25, val_interval=5)
 optim_wrapper = dict(optimizer=dict(lr=1.5e-3))
 param_scheduler = [
     dict(type="LinearLR", start_factor=1e-2, by_epoch=True, begin=0, end=1, convert_to_iter_based=True),
