@@ -29,7 +29,7 @@ from studies.real.students import STUDENTS
 from studies.real.teacher import load_teacher, saliency_of
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "photo.jpg"
-PHOTO, STUDENT, SIZE, ROUNDS = "ColorfulCups", "hedgehog_224_varied", (840, 1344), 5
+PHOTO, STUDENT, SIZE, ROUNDS = "ColorfulCups", "hedgehog_448_varied", (840, 1344), 5
 """A wallpaper that students do not see, by Dmitri Popov, LGPL-3; its height and width in pixels."""
 SCALE, BAND = 3, 22
 """By how much the picture is smaller, and the height of its labels."""
