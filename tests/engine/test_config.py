@@ -138,10 +138,10 @@ def sizes_of(cfg: Config) -> list:
     return [cfg.model.get("img_size"), *shown]
 
 
-SIZED = [("soft_tiny_albumentations", "image_size"), ("soft_tiny", "model.img_size"), ("demo/zoo/mlla", "image_size")]
+GIVEN = [("soft_tiny_albumentations", "image_size"), ("soft_tiny", "model.img_size"), ("demo/zoo/mlla", "image_size")]
 
 
-@pytest.mark.parametrize(("config", "option"), SIZED)
+@pytest.mark.parametrize(("config", "option"), GIVEN)
 def test_image_size_is_one_value(config, option):
     cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
     assert sizes_of(cfg) == [96] * 4
