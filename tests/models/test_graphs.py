@@ -41,6 +41,7 @@ def test_compile_without_graph_breaks(case, autocast, backend):
 @pytest.mark.slow
 @cases
 def test_generated_code_equals_eager(arguments):
+    torch._dynamo.reset()
     model = create(arguments)
     with torch.no_grad():
         torch.testing.assert_close(
