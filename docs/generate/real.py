@@ -167,7 +167,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
     "linearise": ("Students of the real teacher", lambda of: f"{students_table(of)}\n\n{sizes_table(of)}"),
     "photo": ("One photograph", photo_table),
     "fashion": ("Fashion-MNIST", partial(accuracy_table, "config")),
-    "cells": ("Eight grades of solar cells", partial(accuracy_table, "beginning")),
+    "cells": ("Eight classes of solar cells", partial(accuracy_table, "beginning")),
     "attentions": ("The odd item", lambda of: f"{accuracy_table('attention', of)}\n\n{ranks_table(of)}"),
 }
 
