@@ -68,7 +68,7 @@ def maps_html(look: Look, picture: Image.Image, place: tuple[float, float]) -> s
 def _stage_html(layer: LayerLook, picture: Image.Image, place: tuple[float, float]) -> str:
     title = f"Stage {layer.stage}, layer {layer.layer}: {layer.probe.attention}"
     if layer.matrix is None:
-        why = "A matrix is shown of an attention that is linear in its values, over the whole of a square image."
+        why = "No matrix is shown: the attention is not linear in its values, has windows, or the image is not square."
         return _section(title, message(why))
     weights, side = layer.row(place), layer.side
     small = picture.resize((PANEL_SIDE, PANEL_SIDE))

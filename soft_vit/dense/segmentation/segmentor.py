@@ -151,7 +151,7 @@ class TimmSegmentor(BaseModel):
         return total / weight if labelled.numel() else total
 
     def _padded(self, size: Sequence[int]) -> list[int]:
-        """Return the smallest size (H, W) that contains this one and that maps of all strides divide."""
+        """Return the smallest size (H, W) that contains this one and that the coarsest stride divides."""
         divisor = self.backbone.reductions[-1]
         # Numbers stay positive, as ONNX rounds division to zero.
         return [(max(side, _MIN_SIDE) + divisor - 1) // divisor * divisor for side in size]
