@@ -48,7 +48,7 @@ class TiffImage:
             what = f"{len(series.pages)} pages of {page.samplesperpixel} samples ({colours.name})"
             raise BadImage(f"it must have one page in RGB or grey, got {what}")
         if page.dtype == np.uint16 and bits is None:
-            raise BadImage("its values have 16 bits; give --bits, the number of those that are used")
+            raise BadImage("its values have 16 bits; give the number of bits in use by --bits")
         if page.dtype not in (np.uint8, np.uint16):
             raise BadImage(f"its values must have 8 or 16 bits, got {page.dtype}")
         if (turned := page.tags.valueof(_ORIENTATION, 1)) != 1:

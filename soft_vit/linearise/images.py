@@ -19,7 +19,7 @@ from soft_vit.data.images import BadImage, is_image, load_image
 
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
-# Of crops with other colours, and of those that are blended with another one.
+# Of crops with other colours, and of crops that are blended with another one.
 VARIED, BLENDED = 0.8, 0.5
 # Radians by which hues turn, and the range of factors of saturation, and of contrast and brightness.
 HUE, SATURATION, CONTRAST = 0.5, (0.0, 1.4), (0.6, 1.4)

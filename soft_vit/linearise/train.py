@@ -235,7 +235,7 @@ class Linearisation:
             load_into(self.student, present)
         else:
             self.best["average"] = _copy(present)
-        # NaN is no lowest error.
+        # NaN is never the lowest error.
         error, state = min(checked, key=lambda one: (math.isnan(one[0]), one[0]))
         self.best.setdefault("checks", []).append([self.step, error])
         if error < self.best.get("error", math.inf) or "student" not in self.best:

@@ -109,7 +109,7 @@ class ExactEpochLoop(EpochBasedTrainLoop):
         self._epoch += 1
 
     def run_iter(self, idx: int, data_batch: Any) -> None:
-        # For all that draws in a step; its batch is loaded before, so what loading drew in this process is no matter.
+        # For all that draws in a step; its batch is loaded before, so what it drew in this process does not matter.
         seed_step(run_seed(self.runner), self.runner.rank, self._iter)
         super().run_iter(idx, data_batch)
 
