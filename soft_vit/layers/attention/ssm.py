@@ -95,7 +95,7 @@ class SSMAttention(Attention):
         E, batch, T, D = u.shape
         numbers, done = 4 * E * T, []
         images, width = max(1, CACHED // (numbers * D)), max(DIM_PER_RANK, HIDDEN_SIZE // numbers)
-        for b in range(0, batch, images):
+        for b in range(0, max(1, batch), images):
             part, some = slice(b, b + images), layout
             if layout.mask is not None:
                 some = layout._replace(mask=layout.mask[part])

@@ -94,7 +94,7 @@ class DynamicLinear(nn.Module):
             return grid[:, :0], None
         averages = map_to_tokens(F.avg_pool2d(tokens_to_map(grid, layout.grid_size), self.window))
         if mask is not None:
-            mask = F.avg_pool2d(mask.unflatten(1, layout.grid_size).float(), self.window).flatten(1) == 1
+            mask = F.avg_pool2d(mask.unflatten(1, layout.grid_size)[:, None].float(), self.window).flatten(1) == 1
         return averages, mask
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
