@@ -56,7 +56,7 @@ def convolve_grid(x: Tensor, conv: Callable[[Tensor], Tensor], layout: Layout) -
     """Return tokens `[B, P + N, C]` after a convolution of their map `[B, C, Y, X]`; prefix tokens as they are."""
     P = layout.num_prefix_tokens
     grid = map_to_tokens(conv(tokens_to_map(x[:, P:], layout.grid_size)))
-    return torch.cat([x[:, :P], grid], dim=1) if P else grid
+    return torch.cat([x[:, :P].to(grid), grid], dim=1) if P else grid
 
 
 def add_to_grid(x: Tensor, maps: Tensor, layout: Layout) -> Tensor:

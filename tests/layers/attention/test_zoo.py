@@ -46,9 +46,9 @@ def test_any_map_and_number_of_heads_give_a_finite_result_and_gradient(case: Cas
         ((1, 1), (1, 1), WIDTH, False),
         ((1, 40), (1, 40), 1, False),
     ):
-        attn, x = make(case, built, num_heads).train(), tokens(grid).requires_grad_()
+        attn, x = make(case, built, num_heads).train(), tokens((1, 2 * autocast + math.prod(grid))).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            y = attn(x, grid)
+            y = attn(x, grid, 2 * autocast)
         assert y.shape == x.shape
         assert y.isfinite().all()
         y.float().square().sum().backward()
