@@ -49,7 +49,7 @@ def computes_parts(q: Tensor) -> bool:
 
     On a GPU, small parts are slow.
     """
-    if torch.compiler.is_compiling() or in_transform():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or in_transform():
         return False
     return q.device.type == "cpu" and q.shape[2] >= MIN_TOKENS and q.shape[0] > 0
 
