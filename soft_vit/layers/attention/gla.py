@@ -20,15 +20,14 @@ GATE_POWER = 16
 NORM_EPS = 1e-6
 
 
-def rms_norm(x: Tensor, norm: nn.RMSNorm) -> Tensor:
-    """Return `norm(x)` of heads side by side, `[B, N, C]`, in at least fp32, for x `[B, N, H, D]` of any dtype.
+class WideRMSNorm(nn.RMSNorm):
+    """An RMSNorm of `[..., D]` of any dtype, whose result is at least fp32."""
 
-    The norm has `NORM_EPS`.
-    """
-    # The sum of x * x, as the gradients of the mean and of the square take more passes.
-    x, width = at_least_float32(x), x.shape[-1]
-    inverse = ((x * x).sum(-1, keepdim=True) + width * NORM_EPS).rsqrt()
-    return (x * inverse * (width**0.5 * at_least_float32(norm.weight))).flatten(2)
+    def forward(self, x: Tensor) -> Tensor:
+        # The sum of x * x, as the gradients of the mean and of the square take more passes.
+        x, width = at_least_float32(x), x.shape[-1]
+        inverse = ((x * x).sum(-1, keepdim=True) + width * NORM_EPS).rsqrt()
+        return x * inverse * (width**0.5 * at_least_float32(self.weight))
 
 
 class GatedLinearAttention(Attention):
@@ -65,7 +64,7 @@ class GatedLinearAttention(Attention):
         self.in_proj = nn.Sequential(depthwise_conv(dim, 3, self.sequence, bias=False, **dd))
         self.qkv_proj = Linear(dim, 2 * self.key_width + dim, bias=qkv_bias, **dd)
         self.gk_proj = nn.Sequential(Linear(dim, rank, bias=False, **dd), Linear(rank, 2 * self.key_width, **dd))
-        self.g_norm, self.l_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS, **dd) for _ in range(2))
+        self.g_norm, self.l_norm = (WideRMSNorm(self.head_dim, eps=NORM_EPS, **dd) for _ in range(2))
         self.g_proj = Linear(dim, dim, **dd)
         self.proj = Linear(dim, dim, bias=False, **dd)
 
@@ -82,6 +81,6 @@ class GatedLinearAttention(Attention):
         ahead, back = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
         # Tokens before heads in memory, for one copy and not one for each operation.
         far = self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()
-        y = rms_norm(far, self.g_norm).to(u.dtype)
-        near = rms_norm(u.unflatten(2, (self.num_heads, -1)), self.l_norm).to(u.dtype)
+        y = self.g_norm(far).flatten(2).to(u.dtype)
+        near = self.l_norm(u.unflatten(2, (self.num_heads, -1))).flatten(2).to(u.dtype)
         return self.proj_drop(self.proj(self.act(torch.lerp(near, y, self.g_proj(u).sigmoid()))))

@@ -15,7 +15,7 @@ from soft_vit.layers.attention.base import Attention, Rotate, Traits, convolve_g
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
 from soft_vit.ops.mlstm import CLOSED, mlstm
-from soft_vit.ops.numerics import at_least_float32, check_choice, full_precision
+from soft_vit.ops.numerics import at_least_float32, check_choice
 
 PREFIX = "as all tokens, before the map, but left out of a convolution of the map"
 Direction = Literal["both", "forward", "backward"]
@@ -34,6 +34,14 @@ class ResidualLayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
+class HeadNorm(ResidualLayerNorm):
+    """The norm of each head `[B, H, T, D]` of at least fp32, as tokens `[B, T, I]`, with weights of any dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = merge_heads(F.layer_norm(x, x.shape[3:], eps=self.eps)) * (1 + at_least_float32(self.weight))
+        return x if self.bias is None else x + at_least_float32(self.bias)
 
 
 class GroupedLinear(nn.Module):
@@ -96,7 +104,7 @@ class MLSTMCell(nn.Module):
         super().__init__()
         self.igate = Gate(3 * dim, num_heads, False, **dd)
         self.fgate = Gate(3 * dim, num_heads, True, **dd)
-        self.outnorm = ResidualLayerNorm(dim, bias=bias, **dd)
+        self.outnorm = HeadNorm(dim, bias=bias, **dd)
 
 
 class MLSTMAttention(Attention):
@@ -170,9 +178,5 @@ class MLSTMAttention(Attention):
         cell, qkv = self.mlstm_cell, torch.cat([q, k, v], dim=2)
         q, k, v = (split_heads(part, self.num_heads) for part in (q, k, v))
         h = self.attend(q, k, v, at_least_float32(cell.igate(qkv)).mT, at_least_float32(cell.fgate(qkv)).mT, layout)
-        with full_precision(x):
-            h = merge_heads(F.layer_norm(h, h.shape[3:], eps=cell.outnorm.eps))
-            h = h * (1 + at_least_float32(cell.outnorm.weight))
-            h = h if cell.outnorm.bias is None else h + at_least_float32(cell.outnorm.bias)
-        y = torch.addcmul(h.to(s.dtype), self.learnable_skip.to(s.dtype), s) * F.silu(z)
+        y = torch.addcmul(cell.outnorm(h).to(s.dtype), self.learnable_skip.to(s.dtype), s) * F.silu(z)
         return self.proj_drop(self.proj_down(y))

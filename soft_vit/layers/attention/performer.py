@@ -33,10 +33,8 @@ class PerformerAttention(SelfAttention):
     ) -> None:
         super().__init__(dim, num_heads, **options)
         self.kernel = check_choice("kernel", kernel, get_args(Kernel))
-        if num_features is None:
-            num_features = default_num_features(self.head_dim)
-        shape = at_least("num_features", num_features), self.head_dim
-        self.register_buffer("projection", torch.empty(shape, **get_device_dtype(self)))
+        count = default_num_features(self.head_dim) if num_features is None else at_least("num_features", num_features)
+        self.register_buffer("projection", torch.empty(count, self.head_dim, **get_device_dtype(self)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -14,11 +14,20 @@ from soft_vit.layers.attention.rwkv import ramp, shift_quarters, zigzag
 from soft_vit.layers.attention.vssd import LIMIT
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import Layout, merge_heads, split_heads
-from soft_vit.ops.numerics import at_least, at_least_float32, full_precision
+from soft_vit.ops.numerics import at_least, at_least_float32
 from soft_vit.ops.rwkv6 import rwkv6
 
 # Of the exponent of a decay: exp(-exp(10)) is zero, and its gradient too.
 STRONGEST = 10.0
+
+
+class HeadNorm(nn.GroupNorm):
+    """A GroupNorm of tokens `[..., C]` of at least fp32, with weights of any dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clamp(-LIMIT, LIMIT).unflatten(-1, (self.num_groups, -1))
+        y = F.layer_norm(x, x.shape[-1:], eps=self.eps).flatten(-2)
+        return torch.addcmul(at_least_float32(self.bias), y, at_least_float32(self.weight))
 
 
 class RWKV6Attention(Attention):
@@ -50,7 +59,7 @@ class RWKV6Attention(Attention):
         self.time_faaaa = nn.Parameter(torch.empty(num_heads, self.head_dim, **dd))
         linear = (Linear(dim, dim, bias=False, **dd) for _ in range(5))
         self.receptance, self.key, self.value, self.gate, self.output = linear
-        self.ln_x = nn.GroupNorm(num_heads, dim, **dd)
+        self.ln_x = HeadNorm(num_heads, dim, **dd)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -85,7 +94,4 @@ class RWKV6Attention(Attention):
         low = at_least_float32((xw @ self.time_decay_w1).tanh() @ self.time_decay_w2)
         log_decay = -(self.time_decay + low).clamp(max=STRONGEST).exp()
         y = self.attend(r, k, v, split_heads(log_decay, self.num_heads), layout)
-        with full_precision(x):
-            y = merge_heads(F.layer_norm(y.clamp(-LIMIT, LIMIT), y.shape[3:], eps=self.ln_x.eps))
-            y = torch.addcmul(at_least_float32(self.ln_x.bias), y, at_least_float32(self.ln_x.weight))
-        return self.proj_drop(self.output(y.to(gate.dtype) * gate))
+        return self.proj_drop(self.output(self.ln_x(merge_heads(y)).to(gate.dtype) * gate))

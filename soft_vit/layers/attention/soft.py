@@ -35,10 +35,9 @@ MIN_ROW_SUM = 0.01
 
 def cast_for_autocast(x: Tensor) -> Tensor:
     """Cast x as autocast would for a layer."""
-    device_type = x.device.type
-    if x.dtype == torch.float32 and device_type != "meta" and torch.is_autocast_enabled(device_type):
-        return x.to(torch.get_autocast_dtype(device_type))
-    return x
+    device = x.device.type
+    lowers = x.dtype == torch.float32 and device != "meta" and torch.is_autocast_enabled(device)
+    return x.to(torch.get_autocast_dtype(device)) if lowers else x
 
 
 def expanded_weight(linear: nn.Linear, batch_size: int) -> Tensor:

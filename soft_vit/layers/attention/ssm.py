@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from soft_vit.layers.attention.base import Attention, Rotate, Traits, check_heads, convolve_grid, depthwise_conv
-from soft_vit.layers.attention.vssd import LIMIT, draw_steps
+from soft_vit.layers.attention.vssd import WideLayerNorm, draw_steps
 from soft_vit.layers.mlp import HIDDEN_SIZE
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.cpu import on_cpu_without_gradients, softplus
@@ -71,7 +71,7 @@ class SSMAttention(Attention):
         self.dt_projs_bias = nn.Parameter(torch.empty(4, inner, **dd))
         self.A_logs = nn.Parameter(torch.empty(4 * inner, 1, **dd))
         self.Ds = nn.Parameter(torch.empty(4 * inner, **dd))
-        self.out_norm = nn.LayerNorm(inner, **dd)
+        self.out_norm = WideLayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
         self.reset_parameters()
 
@@ -128,7 +128,5 @@ class SSMAttention(Attention):
         columns = by_columns(given[:, :, 1::2], layout.grid_size, layout.num_prefix_tokens)
         orders = given[:, :, 0], columns[:, :, 0], given[:, :, 2].flip(1), columns[:, :, 1].flip(1)
         with full_precision(x):
-            y = self.attend(torch.stack(orders), u.mT[..., None], layout).squeeze(3).mT
-            affine = at_least_float32(self.out_norm.weight), at_least_float32(self.out_norm.bias)
-            y = F.layer_norm(y.clamp(-LIMIT, LIMIT), self.out_norm.normalized_shape, *affine, self.out_norm.eps)
+            y = self.out_norm(self.attend(torch.stack(orders), u.mT[..., None], layout).squeeze(3).mT)
         return self.proj_drop(self.out_proj(y.to(u.dtype)))

@@ -32,6 +32,14 @@ def draw_steps(bias: Tensor) -> None:
     step.add_(torch.log(-torch.expm1(-step)))
 
 
+class WideLayerNorm(nn.LayerNorm):
+    """A LayerNorm of `[..., C]` of at least fp32, with weights of any dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        affine = at_least_float32(self.weight), at_least_float32(self.bias)
+        return F.layer_norm(x.clamp(-LIMIT, LIMIT), self.normalized_shape, *affine, self.eps)
+
+
 class VSSDAttention(Attention):
     """`out(LN(q_i . sum_j w_j k_j v_j^T + D v_i) * z_i)` with weights `w_j = softplus(dt_j + dt_bias) exp(A_log)`.
 
@@ -52,7 +60,7 @@ class VSSDAttention(Attention):
         self.in_proj = Linear(dim, sum(self.parts), bias=False, **dd)
         self.conv2d = depthwise_conv(inner + state, 3, self.sequence, **dd)
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(num_heads, **dd)) for _ in range(3))
-        self.norm = nn.LayerNorm(inner, **dd)
+        self.norm = WideLayerNorm(inner, **dd)
         self.out_proj = Linear(inner, dim, bias=False, **dd)
         self.reset_parameters()
 
@@ -83,8 +91,6 @@ class VSSDAttention(Attention):
             weights = F.softplus(at_least_float32(dt) + self.dt_bias) * at_least_float32(self.A_log).exp()
             y = self.attend(q[:, None], k[:, None], v, weights.mT[..., None], layout)
             y = y + at_least_float32(v) * self.D[:, None, None]
-            norm = self.norm
-            affine = at_least_float32(norm.weight), at_least_float32(norm.bias)
-            y = F.layer_norm(merge_heads(y).clamp(-LIMIT, LIMIT), norm.normalized_shape, *affine, norm.eps)
+            y = self.norm(merge_heads(y))
         y = gated(y[:, None], gate[:, None], y.shape[2])[:, 0]
         return self.proj_drop(self.out_proj(y))

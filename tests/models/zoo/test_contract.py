@@ -29,6 +29,7 @@ MODELS = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for
 # The parameters of others have the same names, or more numbers in them.
 SMALLEST = {*(row.tiny for row in STAGED.values()), *PYRAMID_MODELS}
 ROWS = {**FAMILIES, **PYRAMIDS}
+NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 # Also options that another row has too.
 SLOW = (*SAME_BODY, "fused stages", "reversible")
 every_family = pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_an_image_alone_has_the_gradients_it_has_in_a_batch(family: str, dtype: 
 def test_layers_are_called_where_it_shows(family: str, way: str) -> None:
     """Hooks wait for a call, and adapters replace the class of a layer, or its forward, and compute there."""
     model, called, layers = create(family).eval(), set(), set()
-    kinds = (nn.GELU, nn.ReLU, nn.SiLU, nn.BatchNorm2d) if way == "acts" else (nn.Linear, nn.Conv2d)
+    kinds = (nn.GELU, nn.ReLU, nn.SiLU, *NORMS) if way == "acts" else (nn.Linear, nn.Conv2d)
     for name, layer in model.named_modules():
         if isinstance(layer, kinds):
             if way == "class":
@@ -242,8 +243,7 @@ def test_layers_are_called_where_it_shows(family: str, way: str) -> None:
             else:
                 layer.register_forward_hook(lambda *_, name=name: called.add(name))
             layers.add(name)
-    with torch.no_grad():
-        model(images(2, 64, 64))
+    torch.no_grad()(model.forward)(images(2, 64, 64))
     assert called == layers
 
 
