@@ -25,11 +25,7 @@ def gated(x: Tensor, gate: Tensor, width: int) -> Tensor:
     The result is clamped so that a following LayerNorm can square it in fp32; values in trained models are far smaller.
     """
     limit = min(torch.finfo(gate.dtype).max, 1e16 / width)
-
-    def product(x: Tensor, gate: Tensor) -> Tensor:
-        return (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype)
-
-    return map_tokens(product, (x, gate))
+    return map_tokens(lambda x, gate: (at_least_float32(x) * gate).clamp(-limit, limit).to(gate.dtype), (x, gate))
 
 
 class GatedRotaryAttention(Attention):
