@@ -190,9 +190,8 @@ def test_packed_in_low_precision(kind, dtype):
     boundaries = torch.tensor([0, 12, 30])
     low = soft_vit.varlen_attention(*(x.to(dtype) for x in (q, k, v)), boundaries, kind)
     assert low.dtype == dtype
-    assert (
-        relative_error(low.double(), soft_vit.varlen_attention(q, k, v, boundaries, kind)) < 40 * torch.finfo(dtype).eps
-    )
+    expected = soft_vit.varlen_attention(q, k, v, boundaries, kind)
+    assert relative_error(low.double(), expected) < 40 * torch.finfo(dtype).eps
 
 
 Q, V, BOUNDS = torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8, 5), torch.tensor([0, 3, 8])
@@ -213,6 +212,7 @@ MISTAKES = {
     r"\[T, H, D\]": lambda: soft_vit.varlen_attention(T[None], T[None], T[None], BOUNDS),
     "cu_seqlens": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 7])),
     "increase": lambda: soft_vit.varlen_attention(T, T, T, torch.tensor([0, 3, 3, 8])),
+    "from 0 to 8": lambda: ATTENTIONS["linear"](4, 2, feat_size=(8,)).packed(T[:, 0], torch.tensor([2, 5])),
 }.items()
 
 

@@ -13,6 +13,7 @@ from soft_vit.layers.embed import map_to_tokens, replace_parameter, tokens_to_ma
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
 from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
+from soft_vit.ops.packed import packing
 
 Rotate = Callable[[Tensor], Tensor]
 """Rotates queries or keys `[B, H, P + N, D]` by their positions."""
@@ -271,9 +272,9 @@ class Attention(nn.Module):
     def packed(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Mix packed sequences x `[T, C]`, each as if it were alone; for attentions of sequences that take masks.
 
-        cu_seqlens: `[S + 1]`, their boundaries, from 0 to T.
+        cu_seqlens: int32 or int64 `[S + 1]`, their boundaries, from 0 to T; ValueError otherwise.
         """
-        lengths = cu_seqlens.diff()
+        lengths = packing(cu_seqlens, len(x)).lengths
         mask = torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
         padded = x.new_zeros(*mask.shape, x.shape[1]).masked_scatter(mask[..., None], x)
         return self(padded, (mask.shape[1],), 0, mask)[mask]
