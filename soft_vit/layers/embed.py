@@ -65,11 +65,8 @@ class ConvPatchEmbed(nn.Sequential):
     """A sequence of `ConvNormAct`, one for each (channels, stride); sizes of maps are rounded up."""
 
     def __init__(self, in_chans: int, channels: tuple[int, ...], strides: tuple[int, ...], **dd: Any) -> None:
-        units = []
-        for out_chans, stride in zip(channels, strides, strict=True):
-            units.append(ConvNormAct(in_chans, out_chans, stride, **dd))
-            in_chans = out_chans
-        super().__init__(*units)
+        shapes = zip((in_chans, *channels[:-1]), channels, strides, strict=True)
+        super().__init__(*(ConvNormAct(*shape, **dd) for shape in shapes))
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(channels_last(x))

@@ -26,9 +26,8 @@ Form = Literal["dense", "random"]
 def resample_map(weight: Tensor, feat_size: Sequence[int]) -> Tensor:
     """Resample values on a map `[..., Y, X]` to another, `[..., Y', X']`: bilinear (align_corners=False)."""
     old, new = tuple(weight.shape[-2:]), tuple(feat_size)
-    if old == new:
-        return weight
-    return interpolate_maps(weight.reshape(1, -1, *old), new).reshape(*weight.shape[:-2], *new)
+    maps = weight if old == new else interpolate_maps(weight.reshape(1, -1, *old), new)
+    return maps.reshape(*weight.shape[:-2], *new)
 
 
 def resample_pairs(weight: Tensor, feat_size: tuple[int, int]) -> Tensor:
