@@ -34,6 +34,8 @@ class VQAttention(SelfAttention):
     key_count: Tensor
     key_sum: Tensor
     drawn: Tensor
+    steps: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Random indices and codes of the last eight forwards, some of which gradient checkpointing computes again."""
 
     def __init__(self, dim: int, num_heads: int, *, num_codes: int = 64, decay: float = 0.99, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -62,26 +64,30 @@ class VQAttention(SelfAttention):
         of_tokens = observed.transpose(1, 2)
         keys = of_tokens.flatten(0, 1) if layout.mask is None else of_tokens[layout.mask]
         indices = torch.randint(len(keys), self.drawn.shape, device=k.device)
+        if in_backward():
+            codes = next((codes for drawn, codes in reversed(self.steps) if torch.equal(drawn, indices)), self.codebook)
+            return vq_attention(q, k, v, codes[None], layout)
         self.refresh(indices)
         # A copy: backward needs the codes as they are now.
-        x = vq_attention(q, k, v, self.codebook.clone()[None], layout)
-        if not in_backward():
-            self.observe(observed, keys[indices].transpose(0, 1).contiguous(), layout)
+        codes = self.codebook.clone()
+        if not torch.compiler.is_compiling():
+            self.steps = (*self.steps[-7:], (indices, codes))
+        x = vq_attention(q, k, v, codes[None], layout)
+        self.observe(observed, keys[indices].transpose(0, 1).contiguous(), layout)
         return x
 
     @torch.no_grad()
     def refresh(self, indices: Tensor) -> None:
         """Set the codes to the averages of the keys observed so far.
 
-        The recomputation of gradient checkpointing uses the codes as they are: it runs in a backward, or, where that is
-        compiled, draws the same indices as the step before.
+        The recomputation of gradient checkpointing draws the same indices as its forward. Where that is compiled, it
+        uses the codes as they are.
         """
-        repeated = torch.full((), in_backward(), device=indices.device)
+        changed = self.key_count > 0
         if torch.compiler.is_compiling():
-            repeated = (indices == self.drawn).all()
+            changed = changed & (indices != self.drawn).any()
             self.drawn.copy_(indices)
         mean = self.key_sum / self.key_count.clamp(min=MIN_KEYS)[..., None]
-        changed = (self.key_count > 0) & ~repeated
         self.codebook.copy_(torch.where(changed[..., None], mean, self.codebook))
 
     @torch.no_grad()

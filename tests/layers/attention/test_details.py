@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_cases import case, make, queries_and_keys, tokens
+from attention_cases import case, make, queries_and_keys, relative_error, tokens
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -258,7 +258,7 @@ def test_a_step_of_training_makes_averages_of_keys_the_codes_of_the_next() -> No
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
-    """Neither codes, nor how often a key counts, nor what a dropout behind the attention draws."""
+    """Neither codes, nor how often a key counts, nor what a dropout behind draws, of one forward and of several."""
     results = []
 
     def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -271,9 +271,10 @@ def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
         attn = make_vq(proj_drop=0.5).train()
         for step in range(2):
             x = tokens(2, 35, seed=step).requires_grad_()
-            run(lambda x, attn=attn: attn(x, GRID), x).square().sum().backward()
+            (run(lambda x, attn=attn: attn(x, GRID), x) * run(lambda x, attn=attn: attn(-x, GRID), x)).sum().backward()
         results.append([x.grad, attn.qkv.weight.grad, *code_state(attn)])
-    assert all(map(torch.equal, *results))
+    # Gradients of several forwards have another order of sums.
+    assert all(relative_error(*pair) < 1e-14 for pair in zip(*results, strict=True))
 
 
 def test_masked_keys_do_not_count() -> None:
