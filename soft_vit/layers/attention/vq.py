@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soft_vit.layers.attention.base import SelfAttention, Traits
 from soft_vit.ops.layout import Layout
-from soft_vit.ops.numerics import at_least, full_precision, in_backward
+from soft_vit.ops.numerics import at_least, at_least_float32, full_precision, in_backward
 from soft_vit.ops.vq import nearest_codes, vq_attention
 
 # A code with fewer keys than this in its moving average is reset to a key of the batch.
@@ -97,7 +97,7 @@ class VQAttention(SelfAttention):
         fresh: `[H, S, D]`, the keys that codes without any are reset to.
         """
         with full_precision(k):
-            chosen = nearest_codes(k, self.codebook, layout)
+            chosen = nearest_codes(at_least_float32(k), at_least_float32(self.codebook), layout).to(k.dtype)
             count, total = chosen.sum((0, 2)), (chosen.mT @ layout.zero_padded(k)).sum(0)
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(count)

@@ -261,13 +261,10 @@ def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
     """Neither codes, nor how often a key counts, nor what a dropout behind draws, of one forward and of several."""
     results = []
 
-    def plain(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        return function(x)
-
     def again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         return checkpoint(function, x, use_reentrant=reentrant)
 
-    for run in (plain, again):
+    for run in (lambda function, x: function(x), again):
         attn = make_vq(proj_drop=0.5).train()
         for step in range(2):
             x = tokens(2, 35, seed=step).requires_grad_()
@@ -277,10 +274,11 @@ def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
     assert all(relative_error(*pair) < 1e-14 for pair in zip(*results, strict=True))
 
 
-def test_masked_keys_do_not_count() -> None:
-    attn, mask = make_vq(decay=0.0).train(), torch.arange(35) < torch.tensor([[35], [20]])
-    attn(x := tokens(2, 35), GRID, 0, mask)
-    code = nearest(queries_and_keys(attn, x)[1], attn.codebook).transpose(1, 2)[mask]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_masked_keys_do_not_count(dtype: torch.dtype) -> None:
+    attn, mask = make_vq(decay=0.0).to(dtype).train(), torch.arange(35) < torch.tensor([[35], [20]])
+    attn(x := tokens(2, 35).to(dtype) + 8, GRID, 0, mask)
+    code = nearest(queries_and_keys(attn, x)[1].double(), attn.codebook.double()).transpose(1, 2)[mask]
     # A code without keys counts one, with which it begins again.
     expected = torch.stack([row.bincount(minlength=CODES) for row in code.T]).clamp(min=1)
     assert torch.equal(attn.key_count, expected.to(attn.key_count.dtype))
