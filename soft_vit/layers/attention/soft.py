@@ -178,7 +178,6 @@ class SoftAttention(Attention):
     def sample_bottleneck(self, q: Tensor, layout: Layout) -> Tensor:
         """Sample bottleneck tokens `[B, H, M, D]` from queries `[B, H, P + N, D]`."""
         maps = layout.grid(layout.zero_padded(q)).flatten(0, 1).mT.contiguous().unflatten(2, layout.grid_size)
-        exist = None
         if self.sampling == "conv":
             tokens, exist = conv_tokens(maps, self.sample, self.window, self.limit, layout)
             tokens = F.gelu(self.sample_norm(tokens))
@@ -187,9 +186,9 @@ class SoftAttention(Attention):
         elif self.sampling == "avg":
             tokens, exist = average_tokens(maps, self.window, self.limit, layout)
         elif self.sampling == "first":
-            tokens = first_tokens(maps, self.window, self.limit)
+            tokens, exist = first_tokens(maps, self.window, self.limit), None
         else:
-            tokens = random_tokens(maps, self.window, self.limit, self.training)
+            tokens, exist = random_tokens(maps, self.window, self.limit, self.training), None
         tokens = tokens.unflatten(0, q.shape[:2])
         return tokens if exist is None else isolate_missing(tokens, exist)
 
