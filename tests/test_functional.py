@@ -36,8 +36,7 @@ def qkv(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, grad: bool
 def test_equals_the_module_between_its_projections(kind, options, masked):
     given = {**MODULE_OPTIONS.get(kind, {}), **options}
     name = "soft_norm" if given.pop("normalize", False) else kind
-    if name == "soft_norm":
-        given["newton_start"] = "rowsum"
+    given |= {"newton_start": "rowsum"} if name == "soft_norm" else {}
     attn = ATTENTIONS[name](DIM, HEADS, feat_size=(19,), dtype=torch.float64, **given).eval()
     for conv in (module for module in attn.modules() if isinstance(module, torch.nn.Conv1d | torch.nn.Conv2d)):
         torch.nn.init.zeros_(conv.weight)
@@ -111,8 +110,13 @@ def test_padding_is_left_out_wherever_it_is_and_whatever_it_holds(kind):
     mask[1, [0, 1, 6, 10]] = False
     qkv = torch.randn(3, 2, HEADS, 11, 4, dtype=torch.float64)
     alone = soft_vit.attention(*qkv[:, 1:, :, mask[1]], kind)
-    found = soft_vit.attention(*qkv.masked_fill(~mask[:, None, :, None], float("nan")), kind, key_padding_mask=mask)
-    assert relative_error(found[1:, :, mask[1]], alone) < 1e-10
+
+    def attend(qkv: Tensor, mask: Tensor) -> Tensor:
+        return soft_vit.attention(*qkv, kind, key_padding_mask=mask)
+
+    padded = qkv.masked_fill(~mask[:, None, :, None], float("nan"))
+    for found in (attend(padded, mask), torch.func.vmap(attend, (1, 0))(padded[:, :, None], mask[:, None])[:, 0]):
+        assert relative_error(found[1:, :, mask[1]], alone) < 1e-10
 
 
 @pytest.mark.parametrize("kind", FUNCTIONAL_KINDS)
@@ -194,8 +198,7 @@ def test_packed_in_low_precision(kind, dtype):
     assert relative_error(low.double(), expected) < 40 * torch.finfo(dtype).eps
 
 
-Q, V, BOUNDS = torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8, 5), torch.tensor([0, 3, 8])
-T = torch.zeros(8, 3, 4)
+Q, V, T, BOUNDS = torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8, 5), torch.zeros(8, 3, 4), torch.tensor([0, 3, 8])
 
 
 MISTAKES = {

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from soft_vit.ops.numerics import wide_dtype
+from soft_vit.ops.numerics import is_eager, wide_dtype
 
 Size = tuple[int, int]
 """Height and width: rows and columns of a map of tokens, or pixels of an image."""
@@ -150,7 +150,7 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
     if mask.dtype != torch.bool or tuple(mask.shape) != tuple(shape):
         what = f"torch.bool of shape {tuple(shape)}, True for valid tokens"
         raise ValueError(f"key_padding_mask must be {what}, got {mask.dtype} of shape {tuple(mask.shape)}.")
-    if not torch.compiler.is_compiling() and not mask.any(1).all():
+    if is_eager(mask) and not mask.any(1).all():
         raise ValueError("key_padding_mask must have at least one True in each row.")
 
 

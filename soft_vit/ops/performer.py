@@ -82,4 +82,6 @@ def performer_attention(
 @torch.compiler.assume_constant_result
 def fixed_projection(dim: int) -> Tensor:
     """Return as many random features as a module draws for heads of dim channels, the same in all calls."""
-    return orthogonal_random_features(default_num_features(dim), dim, torch.Generator().manual_seed(0))
+    # vmap would draw others for each of its slices, or refuse to.
+    with torch._C._DisableFuncTorch():
+        return orthogonal_random_features(default_num_features(dim), dim, torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from soft_vit.layers.embed import map_to_tokens, replace_parameter, tokens_to_map
 from soft_vit.layers.plain import Linear, device_and_dtype
 from soft_vit.ops.layout import FeatSize, Layout, merge_heads, split_heads, split_parts, token_layout, window
-from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision
+from soft_vit.ops.numerics import at_least, at_least_float32, check_choice, full_precision, is_eager
 from soft_vit.ops.packed import packing
 
 Rotate = Callable[[Tensor], Tensor]
@@ -217,7 +217,7 @@ class Attention(nn.Module):
         """Return how the tokens x lie; ValueError where the arguments do not fit each other or this attention."""
         refusal = self.traits.mask_refusal
         layout = token_layout(x, feat_size, num_prefix_tokens, key_padding_mask, self.sequence, refusal)
-        if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or torch.compiler.is_compiling():
+        if layout.grid_mask is None or not self.traits.needs_grid or self.sequence or not is_eager(layout.grid_mask):
             return layout
         maps = layout.grid_mask.unflatten(1, layout.grid_size)
         if (maps[:, 1:] & ~maps[:, :-1]).any() or (maps[:, :, 1:] & ~maps[:, :, :-1]).any():
