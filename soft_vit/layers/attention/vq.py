@@ -34,8 +34,6 @@ class VQAttention(SelfAttention):
     key_count: Tensor
     key_sum: Tensor
     drawn: Tensor
-    steps: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Random indices and codes of the last eight forwards, some of which gradient checkpointing computes again."""
 
     def __init__(self, dim: int, num_heads: int, *, num_codes: int = 64, decay: float = 0.99, **options: Any) -> None:
         super().__init__(dim, num_heads, **options)
@@ -47,7 +45,7 @@ class VQAttention(SelfAttention):
         # Moving averages over keys: how many each code is nearest to, and their sum.
         self.register_buffer("key_count", torch.empty(shape, **dd))
         self.register_buffer("key_sum", torch.empty(*shape, self.head_dim, **dd))
-        # Random indices of the last compiled step.
+        # Random indices of the last step.
         self.register_buffer("drawn", torch.full(shape[1:], -1, device=dd["device"]), persistent=False)
         self.reset_parameters()
 
@@ -65,14 +63,12 @@ class VQAttention(SelfAttention):
         keys = of_tokens.flatten(0, 1) if layout.mask is None else of_tokens[layout.mask]
         indices = torch.randint(len(keys), self.drawn.shape, device=k.device)
         if in_backward():
-            codes = next((codes for drawn, codes in reversed(self.steps) if torch.equal(drawn, indices)), self.codebook)
-            return vq_attention(q, k, v, codes[None], layout)
+            if not torch.equal(indices, self.drawn):
+                raise ValueError("Checkpointed vq must restore random numbers, and have a backward after each forward.")
+            return vq_attention(q, k, v, self.codebook[None], layout)
         self.refresh(indices)
         # A copy: backward needs the codes as they are now.
-        codes = self.codebook.clone()
-        if not torch.compiler.is_compiling():
-            self.steps = (*self.steps[-7:], (indices, codes))
-        x = vq_attention(q, k, v, codes[None], layout)
+        x = vq_attention(q, k, v, self.codebook.clone()[None], layout)
         self.observe(observed, keys[indices].transpose(0, 1).contiguous(), layout)
         return x
 
@@ -86,7 +82,7 @@ class VQAttention(SelfAttention):
         changed = self.key_count > 0
         if torch.compiler.is_compiling():
             changed = changed & (indices != self.drawn).any()
-            self.drawn.copy_(indices)
+        self.drawn.copy_(indices)
         mean = self.key_sum / self.key_count.clamp(min=MIN_KEYS)[..., None]
         self.codebook.copy_(torch.where(changed[..., None], mean, self.codebook))
 

@@ -1,13 +1,12 @@
 """What attentions do beyond the formulas of attention_cases.py."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_cases import case, make, queries_and_keys, relative_error, tokens
+from attention_cases import case, make, queries_and_keys, tokens
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -258,20 +257,18 @@ def test_a_step_of_training_makes_averages_of_keys_the_codes_of_the_next() -> No
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_changes_nothing(reentrant: bool) -> None:
-    """Neither codes, nor how often a key counts, nor what a dropout behind draws, of one forward and of several."""
-    results = []
-
-    def again(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        return checkpoint(function, x, use_reentrant=reentrant)
-
+    """Neither codes, nor how often a key counts, nor what a dropout behind the attention draws."""
+    results, again = [], partial(checkpoint, use_reentrant=reentrant)
     for run in (lambda function, x: function(x), again):
         attn = make_vq(proj_drop=0.5).train()
         for step in range(2):
             x = tokens(2, 35, seed=step).requires_grad_()
-            (run(lambda x, attn=attn: attn(x, GRID), x) * run(lambda x, attn=attn: attn(-x, GRID), x)).sum().backward()
+            run(lambda x, attn=attn: attn(x, GRID), x).square().sum().backward()
         results.append([x.grad, attn.qkv.weight.grad, *code_state(attn)])
-    # Gradients of several forwards have another order of sums.
-    assert all(relative_error(*pair) < 1e-14 for pair in zip(*results, strict=True))
+    assert all(map(torch.equal, *results))
+    views = again(lambda x: attn(x, GRID), x) * again(lambda x: attn(-x, GRID), x)
+    with pytest.raises(ValueError, match="a backward after each forward"):
+        views.sum().backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
