@@ -56,8 +56,8 @@ class TimmOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         config["params"] = [{key: x for key, x in group.items() if x is not math.nan} for group in groups]
         optimizer = OPTIMIZERS.build(config)
         for group in optimizer.param_groups:
-            # Of the optimizer's own rate, where the config leaves it open.
-            group["lr"] *= group.pop("lr_scale", 1)
+            # Of the optimizer's own rate, where the config leaves it open. TimmLR reads the factor.
+            group["lr"] *= group.get("lr_scale", 1)
         return OPTIM_WRAPPERS.build({"type": "OptimWrapper", **self.optim_wrapper_cfg, "optimizer": optimizer})
 
     def _groups(self, model: nn.Module, optimizer: dict[str, Any]) -> list[dict]:

@@ -1,6 +1,7 @@
 """timm's optimizers and learning-rate schedules by name."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from mmengine.optim import OptimWrapper
@@ -54,7 +55,7 @@ class TimmLR(_ParamScheduler):
     sched: "cosine", "tanh", "step", "multistep", "poly", "wsd", "rsqrt" or "constant". options: arguments of timm's
     `create_scheduler_v2`, whose defaults apply; its `num_epochs` follows from begin and end, which are by default those
     of the run. They count epochs, or iterations with by_epoch=False. `convert_to_iter_based=True` updates the rate with
-    every iteration, and keeps these units.
+    every iteration, and keeps these units. As in timm, `layer_decay` scales `warmup_lr` and `min_lr`, too.
     """
 
     def __init__(
@@ -71,11 +72,11 @@ class TimmLR(_ParamScheduler):
     ) -> None:
         length = (end - begin) / epoch_length
         how = dict(step_on_epochs=False, updates_per_epoch=epoch_length, **options)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        self._schedule, _ = create_scheduler_v2(optimizer, sched, length, **how)
-        # timm resets the rates, which a schedule before this one may have lowered.
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        # A schedule before this one may have lowered a rate. timm scales rates and their bounds by layer.
+        scales = [group.get("lr_scale", 1) for group in optimizer.param_groups]
+        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        groups = [{"lr": rate / scale, "lr_scale": scale} for rate, scale in zip(rates, scales, strict=True)]
+        self._schedule, _ = create_scheduler_v2(SimpleNamespace(param_groups=groups), sched, length, **how)
         super().__init__(optimizer, "lr", begin, end, last_step, by_epoch, verbose)
 
     @classmethod
@@ -88,7 +89,7 @@ class TimmLR(_ParamScheduler):
 
     def _get_value(self) -> list[float]:
         self._schedule.step_update(self.last_step)
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return [group["lr"] for group in self._schedule.optimizer.param_groups]
 
     def state_dict(self) -> dict:
         # timm's schedules are functions of the step.

@@ -197,10 +197,8 @@ def test_other_options_are_refused(options):
 
 
 def rates(schedule: dict, steps: int, epoch_length: int) -> list[list[float]]:
-    """The learning rate of two groups in each step, with the schedule saved and loaded after a third of them."""
-    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
-    groups = [{"params": [parameters[0]]}, {"params": [parameters[1]], "lr": 0.05}]
-    wrapper = SafeOptimWrapper(torch.optim.SGD(groups, lr=0.1))
+    """The learning rates of layers in each step, with the schedule saved and loaded after a third of them."""
+    wrapper = constructed(timm_model("test_vit"), layer_decay=0.5)
 
     def built():
         return PARAM_SCHEDULERS.build({"optimizer": wrapper, "epoch_length": epoch_length, **schedule})
@@ -215,7 +213,7 @@ def rates(schedule: dict, steps: int, epoch_length: int) -> list[list[float]]:
             scheduler.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
             for group, rate in zip(wrapper.param_groups, kept, strict=True):
                 group["lr"] = rate
-        found.append([group["lr"] for group in wrapper.param_groups])
+        found.append([group["lr"] for group in wrapper.optimizer.param_groups])
         wrapper.step()
         scheduler.step()
     return found
@@ -232,17 +230,17 @@ SCHEDULES = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule["sched"])
 @pytest.mark.parametrize("epoch_length", [1, 7])
 def test_rates_are_timms(schedule, epoch_length):
-    """By epochs, and by iterations with lengths in epochs."""
+    """By epochs, and by iterations with lengths in epochs; warm-up and lowest rates are scaled by layer, too."""
     config = {"type": "TimmLR", "end": 10, "convert_to_iter_based": epoch_length > 1, **schedule}
     found = rates(config, 10 * epoch_length, epoch_length)
-    for group, base in enumerate((0.1, 0.05)):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=base)
-        theirs, _ = timm.scheduler.create_scheduler_v2(
-            optimizer, num_epochs=10, step_on_epochs=False, updates_per_epoch=epoch_length, **schedule
-        )
-        for index, row in enumerate(found):
-            theirs.step_update(index)
-            assert row[group] == optimizer.param_groups[0]["lr"], index
+    how = {"weight_decay": 0.05, "layer_decay": 0.5}
+    optimizer = timm.optim.create_optimizer_v2(timm_model("test_vit"), "adamw", lr=0.1, **how)
+    theirs, _ = timm.scheduler.create_scheduler_v2(
+        optimizer, num_epochs=10, step_on_epochs=False, updates_per_epoch=epoch_length, **schedule
+    )
+    for index, row in enumerate(found):
+        theirs.step_update(index)
+        assert row == [group["lr"] for group in optimizer.param_groups], index
     assert len({row[0] for row in found}) > 2
     assert all(math.isfinite(rate) for row in found for rate in row)
 
