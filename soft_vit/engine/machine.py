@@ -6,7 +6,7 @@ from inspect import signature
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import init_dist, is_distributed
+from mmengine.dist import get_world_size, init_dist, is_distributed
 from mmengine.utils.dl_utils import set_multi_processing
 from timm.scheduler import create_scheduler_v2
 from torch import distributed
@@ -81,8 +81,8 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     cfg.auto_scale_lr.enable = False
     loader = cfg.train_dataloader
     batch = (loader.get("batch_sampler") or {}).get("batch_size", loader.get("batch_size"))
-    processes = 1 if cfg.launcher == "none" else int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS", 1))
-    images = processes * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
+    start_processes(cfg)
+    images = get_world_size() * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
     optimizer = cfg.optim_wrapper.optimizer
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     for scheduler in as_list(cfg.get("param_scheduler")):

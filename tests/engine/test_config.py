@@ -10,10 +10,9 @@ from mmengine.dataset import BaseDataset, Compose
 from timm.layers import to_2tuple
 
 from soft_vit.dense.segmentation.segmentor import _test_options
-from soft_vit.engine import DiagnosticsHook, ImageTree, SafeCheckpointHook, TimmTrainClassifier
+from soft_vit.engine import DiagnosticsHook, ImageTree, SafeCheckpointHook, TimmTrainClassifier, machine
 from soft_vit.engine.config import resolve
 from soft_vit.engine.entries import entries, type_name
-from soft_vit.engine.machine import scale_learning_rate
 from soft_vit.registry import DATASETS, HOOKS, MODELS
 from soft_vit.weights.spec import NOTES_KEY, ModelSpec
 
@@ -411,7 +410,8 @@ SCALINGS = [
 
 @pytest.mark.parametrize(("processes", "loader", "wrapper", "factor"), SCALINGS)
 def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, factor):
-    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    """Launchers differ in the variables that tell the number of processes."""
+    monkeypatch.setattr(machine, "get_world_size", lambda: processes)
 
     def config(lr: float, enable: bool) -> Config:
         schedulers = [
@@ -422,7 +422,7 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
-        cfg = Config({"launcher": "pytorch", "auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
+        cfg = Config({"auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
         cfg.merge_from_dict({"train_dataloader": loader, "param_scheduler": schedulers})
         cfg.optim_wrapper = {"optimizer": {"type": "AdamW", "lr": lr}, **wrapper}
         return cfg
@@ -430,7 +430,7 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
     scaled = config(1.0, enable=True)
     # timm's default is a rate as well.
     assert scaled.param_scheduler[4].pop("warmup_lr") == 1e-5
-    scale_learning_rate(scaled)
+    machine.scale_learning_rate(scaled)
     # MMEngine must not scale once more.
     assert scaled.to_dict() == config(factor, enable=False).to_dict()
 
