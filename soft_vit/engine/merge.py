@@ -25,6 +25,9 @@ _READ_BY_RUNNER |= {"sync_bn", "tta_model", "tta_pipeline"}
 _HOOKS = {"weights": {"type": "WeightsHook"}, "stop": {"type": "StopHook"}, "throughput": {"type": "ThroughputHook"}}
 # Default hooks that MMEngine itself leaves out if they are None.
 _HOOKS_OF_MMENGINE = ("runtime_info", "timer", "sampler_seed", "logger", "param_scheduler", "checkpoint")
+# Keys of `paramwise_cfg` that MMEngine's constructor of optimizers reads; it ignores others.
+_PARAMWISE = {"bias_decay_mult", "bias_lr_mult", "bypass_duplicate", "custom_keys", "dcn_offset_lr_mult"}
+_PARAMWISE |= {"dwconv_decay_mult", "flat_decay_mult", "norm_decay_mult"}
 # Counts of steps, epochs or images, by name.
 _COUNTS = {"accumulative_counts", "batch_size", "feature_redraw_interval", "interval", "max_epochs", "max_iters"}
 _COUNTS |= {"val_interval"}
@@ -213,6 +216,9 @@ def _check_entries(cfg: Config) -> None:
             value, lowest = entry[key], -1 if key == "interval" else 1
             if value is not None and not (type(value) is int and value >= lowest and value != 0):
                 raise ValueError(f"{place}.{key} must be a positive int, got {value!r}.".lstrip("."))
+    wrapper = cfg.get("optim_wrapper") or {}
+    if unread := not wrapper.get("constructor") and (wrapper.get("paramwise_cfg") or {}).keys() - _PARAMWISE:
+        raise ValueError(f"optim_wrapper.constructor must be one that takes {', '.join(sorted(unread))}, got None.")
     hooks = [*(cfg.get("default_hooks") or {}).items(), *enumerate(cfg.get("custom_hooks") or ())]
     parts = [(f"hook {name}", hook, HOOKS) for name, hook in hooks] + [("train_cfg", cfg.get("train_cfg"), LOOPS)]
     for place, entry, registry in parts:

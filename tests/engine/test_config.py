@@ -91,6 +91,7 @@ RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
 
 REFUSED = [
     # They change nothing.
+    (DEMO, "optim_wrapper.paramwise_cfg.layer_decay", 0.5, "optim_wrapper.constructor"),
     *((DEMO, name, "x", name) for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
     (RETINANET, "image_size", 8, "image_size"),
     # Cannot be merged.
