@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from mmengine.dist import broadcast, is_main_process
 from mmengine.fileio import LocalBackend, register_backend
@@ -128,7 +129,8 @@ class SafeCheckpointHook(CheckpointHook):
         self._note(runner, meta["iter"])
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        with self._in_safe_order():
+        # MMEngine would save the newest one again, after the validation with which a resumed run begins.
+        with patch.object(self, "last_ckpt", None), self._in_safe_order():
             super()._save_best_checkpoint(runner, metrics)
 
     @contextmanager

@@ -286,6 +286,13 @@ def test_patience_goes_on(by_epoch, by_iteration, tmp_path, monkeypatch):
     assert result.checkpoint.name == f"{name}_3.pth"
 
 
+def test_a_schedule_that_watches_goes_on_from_the_best(tmp_path):
+    """A resumed run validates again, and the checkpoint is that before the validation."""
+    plateau = {"type": "ReduceOnPlateauLR", "monitor": "accuracy/top1", "rule": "greater", "patience": 0}
+    options = OPTIONS | {"param_scheduler": [plateau], "default_hooks.checkpoint.save_best": "accuracy/top1"}
+    assert_resumes(DEMO, tmp_path, options, "epoch_1.pth", "state_dict", "param_schedulers")
+
+
 def test_loaders_without_a_position(by_iteration, tmp_path):
     with pytest.raises(ValueError, match="batch_sampler"):
         train(DEMO, work_dir=tmp_path, options=OPTIONS | {"train_dataloader.batch_sampler": {"type": "BatchSampler"}})
@@ -349,11 +356,10 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     hook = {"max_keep_ckpts": 2, "save_best": "accuracy/top1", "rule": "greater"}
     options = OPTIONS | {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
     train(DEMO, work_dir=tmp_path, options=options)
-    # After each best one, the newest is written once more with its name.
     assert " ".join(events) == (
-        "epoch_1.pth best_accuracy_top1_epoch_1.pth epoch_1.pth "
-        "epoch_2.pth best_accuracy_top1_epoch_2.pth epoch_2.pth - best_accuracy_top1_epoch_1.pth "
-        "epoch_3.pth - epoch_1.pth best_accuracy_top1_epoch_3.pth epoch_3.pth - best_accuracy_top1_epoch_2.pth"
+        "epoch_1.pth best_accuracy_top1_epoch_1.pth "
+        "epoch_2.pth best_accuracy_top1_epoch_2.pth - best_accuracy_top1_epoch_1.pth "
+        "epoch_3.pth - epoch_1.pth best_accuracy_top1_epoch_3.pth - best_accuracy_top1_epoch_2.pth"
     )
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
