@@ -6,7 +6,6 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -140,7 +139,7 @@ class SafeCheckpointHook(CheckpointHook):
         self.file_backend = copy.copy(backend)
         for name in ("remove", "rmtree"):
             remove = getattr(backend, name)
-            setattr(self.file_backend, name, lambda path, remove=remove: removals.append(partial(remove, path)))
+            setattr(self.file_backend, name, lambda path, remove=remove: removals.append((remove, path)))
         try:
             yield
         except OSError as error:
@@ -148,8 +147,10 @@ class SafeCheckpointHook(CheckpointHook):
             raise ValueError(f"{self.out_dir} must take a checkpoint ({why}); make room, then --resume.") from error
         finally:
             self.file_backend = backend
-        for remove in removals:
-            remove()
+        for remove, path in removals:
+            # A run that began in another folder leaves the best one there.
+            if Path(path).resolve().parent == Path(self.out_dir).resolve():
+                remove(path)
 
     def _note(self, runner: Runner, iteration: int) -> None:
         self.saved_iter = iteration

@@ -364,6 +364,10 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
     assert events == ["epoch_4.pth", "- epoch_2.pth"]
+    # The best one of another folder stays.
+    (best := tmp_path / "best_accuracy_top1_epoch_2.pth").touch()
+    train(DEMO, work_dir=tmp_path / "other", resume=str(tmp_path / "epoch_3.pth"), options=options)
+    assert best.is_file()
 
 
 @pytest.mark.parametrize(("kept", "epochs"), [(-1, 2), (2, 1)])
