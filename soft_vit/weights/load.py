@@ -94,6 +94,8 @@ def fit(
         recorded = list(loaded.spec.label_names)
         _fit_head(model, weights, expected, report, head, bool(recorded and classes) and recorded != list(classes))
     if not strict:
+        if mismatch := describe_mismatch(expected, weights):
+            report.changes.append(f"What does not fit keeps the model's values: {mismatch}.")
         common = expected.keys() & weights.keys()
         fitting = {name for name in common if of_timm or expected[name].shape == weights[name].shape}
         report.new += [name for name in expected if name not in fitting]

@@ -83,7 +83,7 @@ GIVEN = {
 
 @pytest.mark.parametrize(("given", "named"), GIVEN.values(), ids=GIVEN)
 def test_names_and_shapes(given, named):
-    fit({"state_dict": given}, PLAIN, strict=False)
+    assert len(fit({"state_dict": given}, PLAIN, strict=False)[1].changes) == bool(named)
     with pytest.raises(ValueError, match=named) if named else nullcontext():
         fit({"state_dict": given}, PLAIN)
     with pytest.raises(ValueError, match="conv"):
