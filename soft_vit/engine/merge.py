@@ -3,6 +3,7 @@
 import ast
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -126,15 +127,16 @@ def _history(path: Path) -> tuple[dict[str, list[Any]], set[str]]:
 
 def _values_set_in(path: Path) -> dict[str, Any]:
     """Return the shared values that a file itself sets."""
-    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    text = path.read_text()
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
     targets = {getattr(target, "id", None): node.value for node in assigned for target in node.targets}
     literals = {name: targets[name] for name in shared.NAMES if name in targets}
-    try:
-        # A file is read by MMEngine in a hundred times as long.
-        return {name: ast.literal_eval(value) for name, value in literals.items()}
-    except ValueError:
-        cfg = _load_config(path)
-        return {name: cfg[name] for name in literals}
+    with suppress(ValueError):
+        # MMEngine, which also replaces variables of the environment, reads a file in a hundred times as long.
+        if "{{" not in text:
+            return {name: ast.literal_eval(value) for name, value in literals.items()}
+    cfg = _load_config(path)
+    return {name: cfg[name] for name in literals}
 
 
 def _bases(path: Path) -> list[Path]:
@@ -224,6 +226,5 @@ def _check_entries(cfg: Config) -> None:
     for place, entry, registry in parts:
         cls = class_of(entry, registry) if isinstance(entry, dict) else None
         names, complete = arguments_of(cls) if cls else (set(), False)
-        unknown = sorted(entry.keys() - names - {"type", "priority"}) if complete else []
-        if unknown:
+        if complete and (unknown := sorted(entry.keys() - names - {"type", "priority"})):
             raise ValueError(f"{place} must have arguments of {cls.__name__}, got {unknown[0]}.")

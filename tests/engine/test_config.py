@@ -384,9 +384,13 @@ def test_options_replace_a_folder_in_each_entry(tmp_path):
     """Then none reads the file's own value, which it sets over that of its base."""
     base = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
     path = tmp_path / "c.py"
-    path.write_text(f"_base_ = {str(base)!r}\ndata_root = 'photos'\nnum_classes = 3\n")
+    path.write_text(f"_base_ = {str(base)!r}\ndata_root = '{{{{$PHOTOS:photos}}}}'\nnum_classes = 3\n")
     places = {f"{split}_dataloader.dataset.data_root": "others" for split in ("train", "val", "test")}
     assert resolve(path, places).train_dataloader.dataset.data_root == "others"
+    # Also one that comes from the environment, in an entry of the file.
+    own = "train_dataloader = dict(dataset=dict(data_root=data_root))\n"
+    cfg = resolve(written(path, path.read_text() + own), {"data_root": "others"})
+    assert cfg.train_dataloader.dataset.data_root == "others"
 
 
 WRAPPERS = [
