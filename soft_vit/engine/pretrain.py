@@ -62,7 +62,7 @@ def pretrain(
     noted = {**settings, "images": UnlabelledImages(images, (0.0,) * 3, (1.0,) * 3).fingerprint(), "bf16": bf16}
     resume = "auto" if find_newest_checkpoint(out) else None
     _note(out / "pretrain.json", json.loads(json.dumps(noted, default=str)), resume is not None)
-    warm_up = max(1, epochs // 10)
+    warm_up = max(1, settings["train_cfg.max_epochs"] // 10)
     data = {"data_root": str(Path(images).expanduser()), "train_dataloader.num_workers": workers}
     schedule = {"param_scheduler.0.end": warm_up, "param_scheduler.1.begin": warm_up}
     report = {"custom_hooks": [{"type": "PretrainingReportHook", "command": command}, {"type": "ProgressBarHook"}]}

@@ -15,6 +15,7 @@ from torch import nn
 
 from soft_vit.engine import pretrain, train
 from soft_vit.engine.models.masked import MaskedImageModel, draw_masks, last_map
+from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.probe.curves import read_run
 from soft_vit.weights.load import load_into
 
@@ -160,9 +161,12 @@ def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path
 def test_a_run_with_the_running_average_continues_exactly(photos: Path, tmp_path: Path) -> None:
     # Also where the run averages its weights.
     hooks = [dict(type="EMAEvalHook", momentum=0.3), dict(type="PretrainingReportHook")]
-    again = dict(epochs=2, momentum=0.75, **SMALL, options={**OPTIONS, "custom_hooks": hooks})
+    options = {**OPTIONS, "custom_hooks": hooks, "train_cfg.max_epochs": 2}
+    again = dict(momentum=0.75, **SMALL, options=options)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     pretrain("soft_pico", photos, whole, **again)
+    # Warm-up is a tenth, an epoch at least, of the epochs that an option sets.
+    assert len(load_checkpoint_file(whole / "epoch_2.pth")["param_schedulers"]) == 2
     stopped.mkdir()
     for name in ("epoch_1.pth", "pretrain.json"):
         (stopped / name).write_bytes((whole / name).read_bytes())
