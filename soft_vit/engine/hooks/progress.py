@@ -35,7 +35,8 @@ class ProgressLogProcessor(LogProcessor):
 class JsonLinesBackend(LocalVisBackend):
     """MMEngine's LocalVisBackend with valid JSON: null for a number that is not finite.
 
-    Lines of scalars have a `mode`, `train` or `val`; `step` is the iteration in `train`, and the epoch in `val`.
+    Lines of scalars have a `mode`, `train` or `val`; `step` is the iteration in `train`, and in `val`, too, if a
+    run counts iterations, else the epoch.
     """
 
     def add_scalars(self, scalar_dict: dict, step: int = 0, file_path: str | None = None, **kwargs: Any) -> None:

@@ -179,7 +179,6 @@ def by_iteration(tmp_path) -> Path:
         "optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-3))\n"
         "param_scheduler = dict(type='CosineAnnealingLR', by_epoch=False, T_max=8)\n"
         "default_hooks = dict(checkpoint=dict(interval=4, by_epoch=False))\n"
-        "log_processor = dict(by_epoch=False)\n"
     )
     return path
 
@@ -210,6 +209,7 @@ def test_iterations(by_iteration, tmp_path, loaded, sampler):
     # Of a round of 11 images five are behind the fourth batch; the endless order has four in every batch.
     assert len(loaded) == (18 - 4 + 1 if sampler == "DefaultSampler" else 16)
     assert_same_state(tmp_path / "a" / "iter_8.pth", tmp_path / "b" / "iter_8.pth")
+    assert [line["step"] for line in scalars(tmp_path / "a")] == [1, 2, 3, 4, 5, 5, 6, 7, 8, 8]
 
 
 def test_epochs_load_the_rest_alone_and_validate_what_was_not(tmp_path, loaded, capsys):
