@@ -83,9 +83,8 @@ def evaluate(
     # 1. Read the model's file, before anything is built.
     if crop_pct is not None and not 0 < crop_pct <= 1:
         raise ValueError(f"crop_pct must be above 0 and at most 1, got {crop_pct}.")
-    for path in (out, per_class, confusion):
-        if path is not None:
-            ensure_writable(path)
+    for path in {out, per_class, confusion} - {None}:
+        ensure_writable(path)
     named = not Path(model).is_file() and (timm.is_model(model) or model.startswith(_SOURCES))
     spec = _read(model, weights, pretrained, named)
 

@@ -191,8 +191,7 @@ def _choose_loop(cfg: Config) -> None:
     if type_name(loop) == "ExactIterLoop":
         # Logs count as the run does. MMEngine's epoch would be 0 in each validation.
         cfg.log_processor = {"by_epoch": False, **(cfg.get("log_processor") or {})}
-        logger = (cfg.get("default_hooks") or {}).get("logger") or {}
-        logger.setdefault("log_metric_by_epoch", False)
+        ((cfg.get("default_hooks") or {}).get("logger") or {}).setdefault("log_metric_by_epoch", False)
 
 
 def _complete_hooks(cfg: Config) -> None:

@@ -388,8 +388,8 @@ def test_options_replace_a_folder_in_each_entry(tmp_path):
     places = {f"{split}_dataloader.dataset.data_root": "others" for split in ("train", "val", "test")}
     assert resolve(path, places).train_dataloader.dataset.data_root == "others"
     # Also one that comes from the environment, in an entry of the file.
-    own = "train_dataloader = dict(dataset=dict(data_root=data_root))\n"
-    cfg = resolve(written(path, path.read_text() + own), {"data_root": "others"})
+    text = path.read_text() + "train_dataloader = dict(dataset=dict(data_root=data_root))\n"
+    cfg = resolve(written(path, text), {"data_root": "others"})
     assert cfg.train_dataloader.dataset.data_root == "others"
 
 

@@ -24,9 +24,8 @@ VIT = ("vit_tiny_patch16_224", dict(depth=1, embed_dim=24, num_heads=2))
 
 def masked(name: str = "soft_pico", **options: Any) -> MaskedImageModel:
     torch.manual_seed(0)
-    return MaskedImageModel(
-        name, data_preprocessor=dict(type="RecipeDataPreprocessor"), **{"mask_patch": 16, **options}
-    )
+    options = {"mask_patch": 16, "data_preprocessor": dict(type="RecipeDataPreprocessor"), **options}
+    return MaskedImageModel(name, **options)
 
 
 @pytest.mark.parametrize(("size", "ratio", "count"), [((40, 66), 0.5, 8), ((32, 32), 0.99, 3)])
@@ -161,8 +160,7 @@ def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path
 def test_a_run_with_the_running_average_continues_exactly(photos: Path, tmp_path: Path) -> None:
     # Also where the run averages its weights.
     hooks = [dict(type="EMAEvalHook", momentum=0.3), dict(type="PretrainingReportHook")]
-    options = {**OPTIONS, "custom_hooks": hooks, "train_cfg.max_epochs": 2}
-    again = dict(momentum=0.75, **SMALL, options=options)
+    again = dict(momentum=0.75, **SMALL, options={**OPTIONS, "custom_hooks": hooks, "train_cfg.max_epochs": 2})
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     pretrain("soft_pico", photos, whole, **again)
     # Warm-up is a tenth, an epoch at least, of the epochs that an option sets.

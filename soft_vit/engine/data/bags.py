@@ -39,10 +39,8 @@ class BagDataset(BaseDataset):
             raise ValueError(f"{path} must have the columns file and label, got {', '.join(rows[0]) if rows else ''}.")
         classes = in_order({row["label"] for row in rows})
         samples = [(str(path.parent / row["file"]), classes.index(row["label"])) for row in rows]
-        if "split" in rows[0]:
-            self._samples = [one for one, row in zip(samples, rows, strict=True) if row["split"] == split]
-        else:
-            self._samples = part_of(samples, classes, HELD_OUT, split != "train")
+        told = [one for one, row in zip(samples, rows, strict=True) if row.get("split") == split]
+        self._samples = told if "split" in rows[0] else part_of(samples, classes, HELD_OUT, split != "train")
         if not self._samples:
             raise ValueError(f"{path} must have bags of the split {split}, got none.")
         super().__init__(metainfo={"classes": tuple(classes), "in_features": _read(samples[0][0]).shape[1]}, **kwargs)

@@ -138,8 +138,7 @@ class SafeCheckpointHook(CheckpointHook):
         backend, removals = self.file_backend, []
         self.file_backend = copy.copy(backend)
         for name in ("remove", "rmtree"):
-            remove = getattr(backend, name)
-            setattr(self.file_backend, name, lambda path, remove=remove: removals.append((remove, path)))
+            setattr(self.file_backend, name, lambda path, name=name: removals.append((getattr(backend, name), path)))
         try:
             yield
         except OSError as error:
@@ -154,11 +153,10 @@ class SafeCheckpointHook(CheckpointHook):
 
     def _note(self, runner: Runner, iteration: int) -> None:
         self.saved_iter = iteration
-        if not is_main_process():
-            return
-        write_atomically(Path(runner.work_dir) / "last_checkpoint", self.last_ckpt.encode())
-        if Path(self.last_ckpt).name.startswith("stopped_") or self.max_keep_ckpts == 1 or len(self._kept()) > 1:
-            self._remove_stopped(runner)
+        if is_main_process():
+            write_atomically(Path(runner.work_dir) / "last_checkpoint", self.last_ckpt.encode())
+            if Path(self.last_ckpt).name.startswith("stopped_") or self.max_keep_ckpts == 1 or len(self._kept()) > 1:
+                self._remove_stopped(runner)
 
     def after_train(self, runner: Runner) -> None:
         super().after_train(runner)

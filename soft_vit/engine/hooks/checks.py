@@ -27,8 +27,7 @@ def match_classes(dataset: Any, expected: Sequence[str], owner: str) -> None:
     if not names_of_data or names_of_data == expected:
         return
     strange = [name for name in names_of_data if name not in expected]
-    twice = len(set(expected)) < len(expected)
-    if not strange and not twice and hasattr(dataset, "number_like"):
+    if not strange and len({*expected}) == len(expected) and hasattr(dataset, "number_like"):
         dataset.number_like(expected)
         return
     shown = ", ".join(expected[:_NAMED_CLASSES])

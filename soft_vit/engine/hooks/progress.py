@@ -25,8 +25,7 @@ class ProgressLogProcessor(LogProcessor):
         if not seconds:
             return tag, line
         batch_size = self._get_cur_loop(runner, mode).dataloader.batch_sampler.batch_size
-        rate = batch_size * get_world_size() / seconds
-        tag[f"{prefix}images_per_second"] = rate
+        tag[f"{prefix}images_per_second"] = rate = batch_size * get_world_size() / seconds
         time_shown = f"data_time: {waiting:.{self.num_digits}f}  "
         return tag, line.replace(time_shown, f"{time_shown}images/s: {rate:.1f}  ", 1)
 

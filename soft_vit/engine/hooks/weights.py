@@ -40,8 +40,7 @@ class WeightsHook(Hook):
         self.ema, self.img_size = ema, img_size
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        model = unwrapped(runner.model)
-        network = timm_network(model)
+        network = timm_network(model := unwrapped(runner.model))
         target, spec = (model if network is None else network), spec_of(checkpoint)
         source = str(runner.cfg.get("load_from") or "the checkpoint")
         if runner._resume:

@@ -51,8 +51,7 @@ class SmoothedModel(ExponentialMovingAverage):
         self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
         for side, source in enumerate((self.module, model)):
             norms = [module for module in source.modules() if isinstance(module, _BatchNorm)]
-            buffers = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
-            statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
+            statistics = [x for norm in norms for x in norm.buffers(recurse=False) if x.is_floating_point()]
             averaged = {id(buffer) for buffer in statistics}
             self._averaged[side].extend([*source.parameters(), *statistics])
             self._copied[side].extend(buffer for buffer in source.buffers() if id(buffer) not in averaged)

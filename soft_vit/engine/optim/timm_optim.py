@@ -73,9 +73,8 @@ class TimmLR(_ParamScheduler):
         length = (end - begin) / epoch_length
         how = dict(step_on_epochs=False, updates_per_epoch=epoch_length, **options)
         # A schedule before this one may have lowered a rate. timm scales rates and their bounds by layer.
-        scales = [group.get("lr_scale", 1) for group in optimizer.param_groups]
-        rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
-        groups = [{"lr": rate / scale, "lr_scale": scale} for rate, scale in zip(rates, scales, strict=True)]
+        rates = [(group.get("initial_lr", group["lr"]), group.get("lr_scale", 1)) for group in optimizer.param_groups]
+        groups = [{"lr": rate / scale, "lr_scale": scale} for rate, scale in rates]
         self._schedule, _ = create_scheduler_v2(SimpleNamespace(param_groups=groups), sched, length, **how)
         super().__init__(optimizer, "lr", begin, end, last_step, by_epoch, verbose)
 

@@ -71,8 +71,7 @@ def _fit_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
 def _validate(loop: EpochBasedTrainLoop | IterBasedTrainLoop, done: int, last: int) -> None:
     """Validate if it is due after this epoch or iteration."""
     loop._decide_current_val_interval()
-    due = done % loop.val_interval == 0 or done == last
-    if loop.runner.val_loop is not None and done >= loop.val_begin and due:
+    if loop.runner.val_loop is not None and done >= loop.val_begin and (done % loop.val_interval == 0 or done == last):
         loop.runner.val_loop.run()
 
 
@@ -147,19 +146,14 @@ class ExactIterLoop(IterBasedTrainLoop):
         return self.runner.model
 
     def run_iter(self, data_batch: Any) -> None:
-        if self._iter > 0 and self._iter % max(1, len(self.dataloader)) == 0:
-            self._advance_schedules()
-        seed_step(run_seed(self.runner), self.runner.rank, self._iter)
-        super().run_iter(data_batch)
-
-    def _advance_schedules(self) -> None:
-        """Advance schedules that count epochs, of which MMEngine sees one in a run by iteration.
-
-        A checkpoint after the last iteration of a round holds the state before it.
-        """
-        for scheduler in self.runner.param_schedulers or ():
+        begins_round = self._iter > 0 and self._iter % max(1, len(self.dataloader)) == 0
+        # MMEngine sees one epoch in a run by iteration. A checkpoint after the last iteration of a round holds the
+        # state of schedules that count epochs before it.
+        for scheduler in (self.runner.param_schedulers or ()) if begins_round else ():
             if scheduler.by_epoch:
                 scheduler.step()
+        seed_step(run_seed(self.runner), self.runner.rank, self._iter)
+        super().run_iter(data_batch)
 
     def _all_batches(self) -> Iterator[Any]:
         epoch, first = (0, self._iter) if self._endless else divmod(self._iter, len(self.dataloader))

@@ -44,9 +44,7 @@ def batches(count: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
     return list(torch.randn(count, 7, 3, generator=torch.Generator().manual_seed(1), dtype=dtype))
 
 
-def train_steps(
-    model: nn.Module, optim: SafeOptimWrapper, inputs: list[torch.Tensor], spoil: dict | None = None
-) -> list:
+def train_steps(model: nn.Module, optim: SafeOptimWrapper, inputs: list, spoil: dict | None = None) -> list:
     """Whether each batch ended in a step. spoil: by position, what takes the loss to its place."""
     stepped = []
     for position, x in enumerate(inputs):

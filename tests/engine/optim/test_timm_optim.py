@@ -206,9 +206,8 @@ def rates(schedule: dict, steps: int, epoch_length: int) -> list[list[float]]:
     found, scheduler = [], built()
     for index in range(steps):
         if index == steps // 3:
-            state, kept = scheduler.state_dict(), [group["lr"] for group in wrapper.param_groups]
-            file = io.BytesIO()
-            torch.save(state, file)
+            kept = [group["lr"] for group in wrapper.param_groups]
+            torch.save(scheduler.state_dict(), file := io.BytesIO())
             scheduler = built()
             scheduler.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
             for group, rate in zip(wrapper.param_groups, kept, strict=True):
@@ -233,11 +232,10 @@ def test_rates_are_timms(schedule, epoch_length):
     """By epochs, and by iterations with lengths in epochs; warm-up and lowest rates are scaled by layer, too."""
     config = {"type": "TimmLR", "end": 10, "convert_to_iter_based": epoch_length > 1, **schedule}
     found = rates(config, 10 * epoch_length, epoch_length)
-    how = {"weight_decay": 0.05, "layer_decay": 0.5}
-    optimizer = timm.optim.create_optimizer_v2(timm_model("test_vit"), "adamw", lr=0.1, **how)
-    theirs, _ = timm.scheduler.create_scheduler_v2(
-        optimizer, num_epochs=10, step_on_epochs=False, updates_per_epoch=epoch_length, **schedule
-    )
+    model, how = timm_model("test_vit"), {"weight_decay": 0.05, "layer_decay": 0.5}
+    optimizer = timm.optim.create_optimizer_v2(model, "adamw", lr=0.1, **how)
+    how = dict(num_epochs=10, step_on_epochs=False, updates_per_epoch=epoch_length, **schedule)
+    theirs, _ = timm.scheduler.create_scheduler_v2(optimizer, **how)
     for index, row in enumerate(found):
         theirs.step_update(index)
         assert row == [group["lr"] for group in optimizer.param_groups], index
@@ -257,7 +255,11 @@ def test_a_schedule_after_another_leaves_its_rate_alone():
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "timm.lion")) for n in CHOSEN])
 def test_resumed_run_with_clipping_accumulation_average_and_schedule(tmp_path, name):
-    """Two epochs at once or one by one: the same weights, averages and moments. Five batches are 2, 2 and 1."""
+    """Two epochs at once or one by one: the same weights, averages and moments. Five batches are 2, 2 and 1.
+
+    The first epoch is the best so far, and its validation, with which the resumed run begins, counts once.
+    """
+    plateau = {"type": "ReduceOnPlateauLR", "monitor": "accuracy/top1", "rule": "greater", "patience": 0}
     options = tiny(images=10, batch=2, epochs=2, validation=2) | {
         "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.3}],
         "model.drop_path_rate": 0.1,
@@ -266,7 +268,8 @@ def test_resumed_run_with_clipping_accumulation_average_and_schedule(tmp_path, n
         "optim_wrapper.optimizer.type": name,
         "optim_wrapper.accumulative_counts": 2,
         "optim_wrapper.clip_grad.max_norm": 0.1,
-        "param_scheduler": [{"type": "TimmLR", "sched": "wsd", "warmup_epochs": 1, "convert_to_iter_based": True}],
+        "param_scheduler": [plateau, {"type": "TimmLR", "sched": "wsd", "convert_to_iter_based": True}],
+        "default_hooks.checkpoint.save_best": "accuracy/top1",
     }
     parts = ("state_dict", "ema_state_dict", "optimizer", "param_schedulers")
     assert_resumes(DEMO, tmp_path, options, "epoch_1.pth", *parts)
