@@ -23,6 +23,7 @@ from timm.layers import to_2tuple
 
 import soft_vit  # noqa: F401  registers its models with timm
 from soft_vit.engine.entries import arguments_of, class_of, datasets_of, entries, timm_model, type_name
+from soft_vit.engine.models.timm_model import published_spec
 from soft_vit.registry import DATASETS
 from soft_vit.weights.build import is_own_model
 
@@ -173,7 +174,6 @@ def _agree(cfg: Config, name: str, argument: str, earlier: Earlier) -> Any:
 
 
 def _takes_img_size(name: str) -> bool:
-    if is_own_model(name):
-        return True
-    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True) if timm.is_model(name) else None
-    return bool(cfg and cfg.fixed_input_size)
+    if is_own_model(name) or ":" in name:
+        return ":" not in name or "img_size" in published_spec(name).options
+    return timm.is_model(name) and getattr(timm.get_pretrained_cfg(name), "fixed_input_size", False)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from engine.runs import CONFIGS, DEMO, resolved
 from mmengine.config import Config
@@ -231,9 +232,12 @@ def test_image_size_of_a_test_alone():
     assert sizes_of(resolve(DEMO, {"test_dataloader.dataset.size": 96})) == [64, 64, 64, 96]
 
 
-@pytest.mark.parametrize(("name", "size"), [("resnet18", None), ("deit_tiny_patch16_224", 96), ("soft_tiny", 96)])
-def test_models_of_any_size_are_told_none(name, size):
-    assert resolve(CONFIGS / "soft_tiny.py", {"image_size": 96, "model.model_name": name}).model.get("img_size") == size
+@pytest.mark.parametrize(("name", "size"), [("test_resnet", None), ("test_vit", 96), ("soft_pico", 96)])
+def test_models_of_any_size_are_told_none(name, size, tmp_path):
+    timm.models.save_for_hf(timm.create_model(name), tmp_path)
+    for each in (name, f"local-dir:{tmp_path}"):
+        model = resolve(CONFIGS / "soft_tiny.py", {"image_size": 96, "model.model_name": each}).model
+        assert model.get("img_size") == size
 
 
 COUNTS = [({}, 1000, 1000), ({"num_classes": 7}, 7, 7), ({"model.num_classes": 7}, 7, 7)]
