@@ -124,7 +124,7 @@ def verified_sizes(source: ExportModel, any_size: bool) -> list[Size]:
 def compare(run: Run, source: ExportModel, sizes: Sequence[Size], batches: Sequence[int] = BATCHES) -> dict[str, float]:
     """Return the difference from the model, see `relative_error`, for each shape of random images.
 
-    sizes: (H, W) of the images, each in all batches. Raises ValueError if the file cannot run on a batch.
+    sizes: (H, W) of the images, each in all batches. Raises ValueError if the file or the model cannot run on a batch.
     """
     generator = torch.Generator().manual_seed(0)
     errors = {}
@@ -134,12 +134,12 @@ def compare(run: Run, source: ExportModel, sizes: Sequence[Size], batches: Seque
             shape = f"{batch} x {height} x {width}"
             try:
                 given = run(images)
+                with torch.no_grad():
+                    expected = as_list(source.model(images, **({"given": given} if source.needs_given else {})))
             except Exception as error:
-                # Runtimes raise errors of many types.
+                # Runtimes and models raise errors of many types.
                 reason = shorten(one_line(error), 120)
-                raise ValueError(f"The file cannot run on {shape} ({reason}); use --img-size for one size.") from error
-            with torch.no_grad():
-                expected = as_list(source.model(images, **({"given": given} if source.needs_given else {})))
+                raise ValueError(f"{source.name} fails on {shape} ({reason}); use --img-size for one size.") from error
             errors[shape] = relative_error(given, expected)
     return errors
 

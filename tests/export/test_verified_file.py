@@ -46,8 +46,9 @@ def test_refused_batch_is_one_sentence(source):
     def refuse(images):
         raise RuntimeError("Guard failed: 3 == 4\nmore lines")
 
-    with pytest.raises(ValueError, match=r"1 x 64 x 64 \(Guard failed: 3 == 4\)"):
-        compare(refuse, source, [(64, 64)])
+    for run, model in ((refuse, source), (source.model, replace(source, model=refuse))):
+        with pytest.raises(ValueError, match=r"1 x 64 x 64 \(Guard failed: 3 == 4\)"):
+            compare(run, model, [(64, 64)])
 
 
 def test_file_that_differs_is_not_kept(source, tmp_path, monkeypatch):
