@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import ArgumentParser, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_img_size_option, add_model_options, command_line
 
 
 @command_line
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> None:
     add_model_options(parser, config=True)
     add("--format", choices=FORMATS, required=True)
     add("--out", required=True, metavar="FILE", help="ends in .onnx, .pt2, .xml, .pte, .tflite or .mlpackage")
-    add("--img-size", type=int, metavar="PIXELS", help="side of the images (default: the model's own)")
+    add_img_size_option(parser)
     add("--dynamic-size", dest="any_size", action="store_true", help="accept images of any size from 64 pixels")
     add("--features", dest="stages", type=int, nargs="+", metavar="N", help="export the maps of these stages, from 0")
     add("--with-preprocessing", dest="preprocessing", action="store_true", help="take uint8 images: normalise inside")

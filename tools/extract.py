@@ -14,7 +14,7 @@ from collections.abc import Sequence
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import ArgumentParser, add_device_option, add_model_options, command_line
+from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
 
 
 @command_line
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     add("--format", dest="file_format", default=FORMATS[0], choices=FORMATS, help="of the files")
     add("--tiles", type=int, metavar="PIXELS", help="side of the tiles that an image is cut into")
     add("--overlap", type=float, default=0.0, metavar="SHARE", help="of tiles, as a share of their side")
-    add("--img-size", type=int, metavar="PIXELS", help="side at which the model sees an image or a tile")
+    add_img_size_option(parser)
     add("--maps", action="store_true", help="write the last map instead of pooled features")
     add("--batch-size", type=int, default=32, metavar="N", help="tiles at once")
     add("--bits", type=int, help="of the values in images of 16 bits, such as 12")

@@ -12,7 +12,7 @@ from pathlib import Path
 # Read when torch is first imported; tools/train.py says why.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
-from soft_vit.cli import ArgumentParser, add_config_options, add_scale_option, command_line
+from soft_vit.cli import ArgumentParser, add_config_options, add_img_size_option, add_scale_option, command_line
 
 # The config whose test data are used by default.
 IMAGENET = Path(__file__).parents[1] / "configs" / "soft_tiny.py"
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> None:
     weights.add_argument("--checkpoint", dest="weights", metavar="FILE", help=what)
     weights.add_argument("--no-pretrained", dest="pretrained", action="store_false", help="random weights for --model")
     add("--weights", dest="chosen", choices=("ema", "plain"), help="which, if CHECKPOINT holds both (default: ema)")
-    add("--img-size", type=int, metavar="PIXELS", help="side of the test images")
+    add_img_size_option(parser)
     add_scale_option(parser)
     add("--crop-pct", type=float, metavar="SHARE", help="side of the crop over the resized image's")
     what = "test time augmentation: the config's tta_pipeline and tta_model, or for classification the mean of the "

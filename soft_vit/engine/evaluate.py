@@ -42,7 +42,7 @@ def evaluate(
     ema: bool | None = None,
     options: Mapping[str, Any] | None = None,
     data_root: str | Path | None = None,
-    img_size: int | None = None,
+    img_size: int | tuple[int, int] | None = None,
     crop_pct: float | None = None,
     scale: float | None = None,
     tta: bool = False,
@@ -61,7 +61,7 @@ def evaluate(
 
     On which images: those of the config, whose classes are matched with the model's by name. data_root is a folder with
     a folder of images for each class, named like the model's classes or by their numbers; predictions are restricted to
-    the classes found. img_size: side in pixels. crop_pct: side of the crop divided by that of the resized image, in (0,
+    the classes found. img_size: side or (H, W). crop_pct: side of the crop divided by that of the resized image, in (0,
     1]. tta: test time augmentation by the config's `tta_pipeline` and `tta_model`, or by the mean of the scores of each
     image and its mirror image.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.image_list import ImageList
@@ -138,18 +139,18 @@ def dense_module(model: nn.Module) -> nn.Module | None:
     return None
 
 
-def dense_export_model(predictor: ConfigPredictor, img_size: int | None) -> ExportModel:
-    """Return the segmentor or detector of a predictor for square images, see `load_export_model`."""
+def dense_export_model(predictor: ConfigPredictor, img_size: int | tuple[int, int] | None) -> ExportModel:
+    """Return the segmentor or detector of a predictor for images of one size, see `load_export_model`."""
     model, network = predictor.model, dense_module(predictor.model)
     if isinstance(network, PixelScores):
-        side, (mean, std) = model.test_cfg["crop_size"][0], normalisation_of(model).values()
+        side, (mean, std) = model.test_cfg["crop_size"], normalisation_of(model).values()
     else:
         prepared = model.detector.transform
         side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std
     return ExportModel(
         name=f"{type(model).__name__} of {backbone_spec(model).model}",
         model=network.eval().requires_grad_(False),
-        input_size=(3, img_size or side, img_size or side),
+        input_size=(3, *to_2tuple(img_size or side)),
         mean=tuple(mean),
         std=tuple(std),
         classes=tuple(predictor.names),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from timm.data import resolve_model_data_config
+from timm.layers import to_2tuple
 from timm.models._input import get_model_input_config
 
 from soft_vit.engine.entries import class_of
@@ -23,15 +24,15 @@ def load_export_model(
     checkpoint: str | Path | None = None,
     *,
     pretrained: bool = True,
-    img_size: int | None = None,
+    img_size: int | tuple[int, int] | None = None,
     stages: Sequence[int] | None = None,
 ) -> ExportModel:
     """Return a timm model by name, or the classifier, segmentor or detector of a config and its checkpoint.
 
     pretrained: without a checkpoint, load the model's published weights; False keeps random ones. img_size: side of the
-    images; by default that of the model, of a segmentor's crops, or of a detector's shorter side in multiples of 32.
-    stages: export the maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or FileNotFoundError
-    for a model or a file that cannot be used.
+    images, or (H, W); by default that of the model, of a segmentor's crops, or of a detector's shorter side in
+    multiples of 32. stages: export the maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or
+    FileNotFoundError for a model or a file that cannot be used.
     """
     dense = config is not None and _is_dense(config)
     own_size = None if dense else img_size
@@ -46,9 +47,7 @@ def load_export_model(
         raise ValueError(f"The config must be that of a timm classifier, got {config}.")
     data = {**resolve_model_data_config(network), **predictor.data}
     mean, std = ([round(value, 6) for value in data[key]] for key in ("mean", "std"))
-    size = (get_model_input_config(network)["input_size"][0], *data["input_size"][1:])
-    if img_size is not None:
-        size = (size[0], img_size, img_size)
+    size = (get_model_input_config(network)["input_size"][0], *to_2tuple(img_size or data["input_size"][1:]))
     spec = replace(ModelSpec.of(network), cfg=predictor.spec.cfg)
     outputs, names = ("logits",), list(predictor.names)
     if names:

@@ -41,8 +41,8 @@ class TimmModel:
 
     checkpoint: a file of weights, which decide the number of classes; what it notes, such as the input size, the
     normalisation and options, overrides the model's own, see `ModelSpec`. pretrained: without a checkpoint, load
-    the published weights; False keeps random ones. img_size: side of the images in pixels. whole: images are stretched
-    to that size, and not cropped. bits: of the values in images of 16 bits.
+    the published weights; False keeps random ones. img_size: side of the images in pixels, or (H, W). whole: images
+    are stretched to that size, and not cropped. bits: of the values in images of 16 bits.
 
     notes: a sentence for each change of the weights, and one if the checkpoint lacks the size or normalisation of its
     images.
@@ -58,7 +58,7 @@ class TimmModel:
         *,
         checkpoint: str | Path | None = None,
         pretrained: bool = True,
-        img_size: int | None = None,
+        img_size: int | tuple[int, int] | None = None,
         whole: bool = False,
         bits: int | None = None,
         device: str | torch.device = "cpu",
@@ -128,7 +128,7 @@ def _wordnet_words() -> ChainMap[str, str]:
 class ConfigPredictor:
     """The model of a config with the weights of a checkpoint; images are prepared as in the config's test loop.
 
-    A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images in pixels, by
+    A run's averaged weights are preferred to its plain ones. img_size: side of a classifier's images or (H, W), by
     default the config's. score_thr: lowest score of an instance. topk: classes reported for an image. options: entries
     of the config by dotted name. Class names come from the checkpoint, else from the config's test data. scale: a
     segmentor sees images at this share of their own resolution, instead of the size of the config's test. tiles: a
@@ -146,7 +146,7 @@ class ConfigPredictor:
         config: str | Path,
         checkpoint: str | Path,
         *,
-        img_size: int | None = None,
+        img_size: int | tuple[int, int] | None = None,
         score_thr: float = 0.3,
         topk: int = 5,
         device: str | torch.device = "cpu",

@@ -84,11 +84,11 @@ def test_config_of_a_segmentor(tmp_path):
     config = tmp_path / "config.py"
     own = f"model = dict(backbone=dict(_delete_=True, **{BACKBONE}), auxiliary=None, class_weight=None, num_classes=5)"
     base = RESOURCES / "configs/segmentation/upernet_soft_pico_shapes.py"
-    config.write_text(f"_base_ = {str(base)!r}\n{own}\n")
+    config.write_text(f"_base_ = {str(base)!r}\n{own}\nmodel['test_cfg'] = dict(crop_size=(96, 64))\n")
     model = TimmSegmentor(BACKBONE, dict(kind="upernet", channels=32), 5)
     torch.save({"state_dict": model.state_dict(), "meta": {}}, tmp_path / "weights.pth")
-    source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth", img_size=96)
-    assert (source.input_size, source.outputs) == ((3, 96, 96), ("scores",))
+    source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
+    assert (source.input_size, source.outputs) == ((3, 96, 64), ("scores",))
     assert source.model(source.images(2, 96, 64)).shape == (2, 5, 96, 64)
     with pytest.raises(ValueError, match="classifier"):
         load_export_model(config=config, checkpoint=tmp_path / "weights.pth", stages=[1])

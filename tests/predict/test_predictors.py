@@ -93,13 +93,13 @@ def test_timm_model_sees_what_timm_shows_it():
         predictor([images[0].convert("F")])
 
 
-@pytest.mark.parametrize("img_size", [None, 96])
+@pytest.mark.parametrize("img_size", [None, (96, 64)])
 def test_default_in_place_of_a_missing_value_is_noted(ten_classes, img_size):
     """The state dict itself notes the size of its images, 64 pixels."""
     predictor = TimmPredictor("soft_pico", checkpoint=ten_classes, img_size=img_size)
     assert [("the normalisation" in note) for note in predictor.notes] == [True]
     assert predictor.names == list(CLASSES)
-    assert predictor.transform(photo(200, 300)).shape == (3, img_size or 64, img_size or 64)
+    assert predictor.transform(photo(200, 300)).shape == (3, *(img_size or (64, 64)))
 
 
 NORMALISED = [(ClsDataPreprocessor(), 0, 1 / 255), (NaFlexDataPreprocessor(std=0.25), 0.5, 0.25)]
@@ -154,7 +154,7 @@ def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes, tmp_pat
         assert result.scores == pytest.approx(sample.pred_score[result.indices].tolist(), abs=1e-6)
         assert result.names == [CLASSES[index] for index in result.indices]
     assert len(predictor([photo(100, 200), photo(33, 31)])) == 2
-    assert len(ConfigPredictor(DEMO, ten_classes, img_size=96)([photo(100, 200)])) == 1
+    assert len(ConfigPredictor(DEMO, ten_classes, img_size=(96, 64))([photo(100, 200)])) == 1
     # The images of a wrapped data set are prepared like those of the data set itself.
     config.test_dataloader.dataset = dict(type="ConcatDataset", datasets=[config.test_dataloader.dataset])
     config.dump(tmp_path / "config.py")

@@ -27,15 +27,16 @@ class View:
 
 
 def data_config(
-    pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None
+    pretrained_cfg: Mapping[str, Any], img_size: int | tuple[int, int] | None = None, crop_pct: float | None = None
 ) -> dict[str, Any]:
     """Return timm's preprocessing of test images, as its reported accuracies have it, with another size or crop."""
-    return resolve_data_config({"img_size": img_size, "crop_pct": crop_pct}, dict(pretrained_cfg), use_test_size=True)
+    asked = {"input_size": img_size and (3, *to_2tuple(img_size)), "crop_pct": crop_pct}
+    return resolve_data_config(asked, dict(pretrained_cfg), use_test_size=True)
 
 
-def timm_view(pretrained_cfg: Mapping[str, Any], img_size: int | None = None, crop_pct: float | None = None) -> View:
+def timm_view(pretrained_cfg: Mapping[str, Any], *changes: Any) -> View:
     """Return `data_config` as a view."""
-    view = data_config(pretrained_cfg, img_size, crop_pct)
+    view = data_config(pretrained_cfg, *changes)
     height, width = view.pop("input_size")[1:]
     return View(height if height == width else (height, width), **view)
 
@@ -51,14 +52,14 @@ def crop_of(cfg: Config) -> dict[str, Any]:
     return {key: value for key, value in next(crops, {}).items() if key != "type"}
 
 
-def view_of_config(cfg: Config, img_size: int | None = None, crop_pct: float | None = None) -> View:
+def view_of_config(cfg: Config, img_size: int | tuple[int, int] | None = None, crop_pct: float | None = None) -> View:
     """Return the view of a config's (first) test pipeline, with another size or crop if given."""
     arguments, drawn = crop_of(cfg), shown_datasets(cfg)[0].get("size")
     if isinstance(drawn, int):
         # Images drawn at that size are not cropped.
         arguments = {"img_size": drawn, "crop_pct": 1.0, **arguments}
-    changes = {"img_size": img_size, "crop_pct": crop_pct}
-    arguments.update({name: value for name, value in changes.items() if value is not None})
+    changes = (("img_size", img_size), ("crop_pct", crop_pct))
+    arguments |= {name: value for name, value in changes if value is not None}
     if "img_size" not in arguments:
         raise ValueError("img_size must be given for a config without TimmEvalCrop in its test pipeline.")
     return View(**arguments)
