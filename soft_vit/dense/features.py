@@ -71,7 +71,8 @@ class TimmFeatures(nn.Module):
         # timm returns the maps in the order of the stages, each once.
         indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
         self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
-        self.spec = replace(self.spec, cfg={**usable(self.body.pretrained_cfg), **self.spec.cfg})
+        cfg = self.body.pretrained_cfg
+        self.spec = replace(self.spec, model=cfg.get("architecture"), cfg={**usable(cfg), **self.spec.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)

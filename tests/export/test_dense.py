@@ -88,7 +88,7 @@ def test_config_of_a_segmentor(tmp_path):
     model = TimmSegmentor(BACKBONE, dict(kind="upernet", channels=32), 5)
     torch.save({"state_dict": model.state_dict(), "meta": {}}, tmp_path / "weights.pth")
     source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
-    assert (source.input_size, source.outputs) == ((3, 96, 64), ("scores",))
+    assert (source.name, source.input_size, source.outputs) == ("TimmSegmentor of soft_pico", (3, 96, 64), ("scores",))
     assert source.model(source.images(2, 96, 64)).shape == (2, 5, 96, 64)
     with pytest.raises(ValueError, match="classifier"):
         load_export_model(config=config, checkpoint=tmp_path / "weights.pth", stages=[1])
