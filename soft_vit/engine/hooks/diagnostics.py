@@ -88,7 +88,8 @@ class DiagnosticsHook(Hook):
         values |= {f"attention_share/{stage}": value for stage, value in stage_means(shares).items()}
         step = runner.iter + 1
         runner.visualizer.add_scalars({**values, "epoch": runner.epoch + 1, "iter": step}, step=step)
-        runner.logger.info(f"Iteration {step}: " + "  ".join(f"{name}: {value:.2e}" for name, value in values.items()))
+        if line := "  ".join(f"{name}: {value:.2e}" for name, value in values.items()):
+            runner.logger.info(f"Iteration {step}: {line}")
         if dead := [name for name, share in shares.items() if share < MIN_SHARE]:
             which = f"contribute less than {MIN_SHARE:g} of their layer's output: {', '.join(dead)}"
             runner.logger.warning(f"These attentions {which}; see tools/analysis/attention_health.py.")
