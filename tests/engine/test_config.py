@@ -145,8 +145,7 @@ GIVEN = [("soft_tiny_albumentations", "image_size"), ("soft_tiny", "model.img_si
 @pytest.mark.parametrize(("config", "option"), GIVEN)
 def test_image_size_is_one_value(config, option):
     cfg = resolve(CONFIGS / f"{config}.py", {option: 96})
-    assert sizes_of(cfg) == [96] * 4
-    assert cfg.image_size == 96
+    assert (cfg.image_size, sizes_of(cfg)) == (96, [96] * 4)
 
 
 @pytest.mark.parametrize("value", [256, (256, 192)])

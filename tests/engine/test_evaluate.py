@@ -59,8 +59,7 @@ def test_folder_with_some_of_the_classes(checkpoint, models, folders, tmp_path, 
     table = tmp_path / "confusion.csv"
     files = {"data_root": folders / naming, "confusion": table, "work_dir": tmp_path}
     metrics = evaluate(DEMO, checkpoint, **files, **crop, options=OPTIONS)
-    crop_pct = crop.get("crop_pct", 1.0)
-    assert agrees(metrics, on_folder(models["averaged"], folders / naming, 32, crop_pct))
+    assert agrees(metrics, on_folder(models["averaged"], folders / naming, 32, crop.get("crop_pct", 1.0)))
     assert next(csv.reader(table.open()))[1:] == [CLASSES[index] for index in THERE]
 
 

@@ -135,8 +135,7 @@ def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
         # Training moves the statistics of BatchNorm.
         new = {name for name in own if not torch.equal(trained[name], own[name])}
         assert not {name for name in new if not any(part in name for part in ("pos_embed", "running_", "num_batches"))}
-    names = {path.name for path in run.iterdir()}
-    assert {"config.json", "masked.png", "neighbours.png", "curve.png"} < names
+    assert {"config.json", "masked.png", "neighbours.png", "curve.png"} < {path.name for path in run.iterdir()}
     assert f"local-dir:{run}" in (run / "report.md").read_text()
 
 

@@ -73,8 +73,7 @@ def test_torch_export_at_any_size(small, tmp_path):
 def test_features():
     source = load_export_model("soft_pico", pretrained=False, img_size=(96, 64), stages=[-1, 1])
     assert (source.input_size, source.outputs, source.classes) == ((3, 96, 64), ("stage1", "stage3"), ())
-    maps = source.model(torch.randn(2, 3, 96, 64))
-    assert [tuple(each.shape) for each in maps] == [(2, 64, 12, 8), (2, 160, 3, 2)]
+    assert [tuple(each.shape) for each in source.model(torch.randn(2, 3, 96, 64))] == [(2, 64, 12, 8), (2, 160, 3, 2)]
     with pytest.raises(ValueError, match="4"):
         load_export_model("soft_pico", pretrained=False, img_size=96, stages=[4])
 

@@ -94,8 +94,7 @@ def test_what_is_available_needs_no_download(tmp_path, monkeypatch):
     monkeypatch.setattr(app_look, "try_to_load_from_cache", lambda name, _: name == f"timm/{vit}")
     before = available()
     shipped = ["soft_pico.shapes", "soft_plus_pico.tiles", "soft_plus_pico.fashion"]
-    titles = [*shipped, vit, f"{vit} with soft", f"{vit} with linear"]
-    assert list(before) == titles
+    assert list(before) == [*shipped, vit, f"{vit} with soft", f"{vit} with linear"]
     assert [choice.swapped for choice in before.values()] == [None, None, None, "softmax", "soft", "linear"]
     entry = RECORDED_WEIGHTS["soft_tiny.fudan_in1k"]
     (tmp_path / entry.file).touch()
