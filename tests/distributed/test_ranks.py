@@ -41,9 +41,8 @@ def small(attention: str, seed: int) -> nn.Module:
 
 def gradients_and_buffers(model: nn.Module, rank: int, count: int, counts: int, folder: Path) -> list[dict]:
     """What each of four steps on a rank's part of six images leaves; every rank has a seed of its own."""
-    optim = SafeOptimWrapper(
-        torch.optim.SGD(model.parameters(), lr=0.1), accumulative_counts=counts, clip_grad={"max_norm": 1}
-    )
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optim = SafeOptimWrapper(sgd, accumulative_counts=counts, clip_grad={"max_norm": 1})
     runner = SimpleNamespace(model=model, hooks=[], work_dir=str(folder), _resume=False, optim_wrapper=optim)
     runner.message_hub, runner.logger = MessageHub.get_instance("ranks"), logging.getLogger()
     SafeCheckpointHook(interval=1).before_train(runner)
@@ -57,7 +56,9 @@ def gradients_and_buffers(model: nn.Module, rank: int, count: int, counts: int, 
         if optim.should_update():
             network = getattr(model, "module", model)
             found.append({name: p.grad.clone() for name, p in network.named_parameters()})
-            found.append({name: buffer.clone() for name, buffer in network.named_buffers()})
+            # Not what a rank draws, which no checkpoint has.
+            saved = network.state_dict()
+            found.append({name: buffer.clone() for name, buffer in network.named_buffers() if name in saved})
             optim.step()
             optim.zero_grad()
     return found
