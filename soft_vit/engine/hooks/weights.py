@@ -44,12 +44,15 @@ class WeightsHook(Hook):
         target, spec = (model if network is None else network), spec_of(checkpoint)
         source = str(runner.cfg.get("load_from") or "the checkpoint")
         if runner._resume:
+            remedy = "begin one from other weights with load_from."
             if "message_hub" not in checkpoint:
-                raise ValueError("--resume needs the checkpoint of a run; begin one from other weights with load_from.")
+                raise ValueError(f"--resume needs the checkpoint of a run; {remedy}")
             if "ema_state_dict" in checkpoint and not any(isinstance(hook, EMAHook) for hook in runner.hooks):
                 # A hook that averages puts the plain weights back itself.
                 choose_weights(checkpoint, ema=False)
-            fit(unwrap_state_dict(checkpoint, source), target, "strict")
+            if changes := fit(unwrap_state_dict(checkpoint, source), target, "strict")[1].changes:
+                # Its optimizer's state has the shapes of before.
+                raise ValueError(f"--resume needs a model with the sizes of its checkpoint; {remedy} {changes[0]}")
             classes = classes_of(runner.train_dataloader.dataset)
             if classes and spec.label_names and classes != spec.label_names:
                 trained, present = (", ".join(names[:10]) for names in (spec.label_names, classes))

@@ -107,11 +107,12 @@ def test_a_checkpoint_that_notes_another_model_with_the_same_parameters(what, na
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_weights_of_another_image_size_are_resampled(noted):
-    options = dict(num_classes=3, depths=(1, 1, 1, 1))
-    trained, model = timm.create_model("soft_pico", img_size=32, **options), timm.create_model("soft_pico", **options)
+def test_weights_of_another_image_size_are_resampled_but_for_a_resumed_run(noted):
+    trained, model = small(img_size=32), small(img_size=224)
     meta = {NOTES_KEY: {"model": "soft_pico", "options": {"img_size": [32, 32]}}} if noted else {}
-    checkpoint = {"state_dict": dict(trained.state_dict()), "meta": meta}
+    checkpoint = {"state_dict": dict(trained.state_dict()), "meta": meta, "message_hub": {}}
+    with pytest.raises(ValueError, match="resampled"):
+        WeightsHook().after_load_checkpoint(a_run(SimpleNamespace(model=model), "resume"), checkpoint)
     runner = a_run(SimpleNamespace(model=model), "test", logger=logging.getLogger("test"))
     WeightsHook().after_load_checkpoint(runner, checkpoint)
     trained.set_input_size((224, 224))
@@ -123,8 +124,8 @@ def test_weights_of_another_image_size_are_resampled(noted):
 @pytest.mark.parametrize("outputs", [9, 0])
 def test_classes_that_are_not_the_models(outputs):
     model = SimpleNamespace(model=SimpleNamespace(num_classes=outputs))
-    dataset = SimpleNamespace(metainfo={"classes": CLASSES})
-    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    data = SimpleNamespace(dataset=SimpleNamespace(metainfo={"classes": CLASSES}))
+    runner = SimpleNamespace(model=model, test_dataloader=data)
     with pytest.raises(ValueError, match=f"{outputs} classes of the model, got 10"):
         WeightsHook().before_test(runner)
 
