@@ -26,5 +26,6 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
             # Not by class: synchronised and frozen BatchNorms are of others, with the same statistics.
             if isinstance(conv, nn.Conv2d) and getattr(norm, "running_mean", None) is not None:
                 setattr(unit, conv_name, fuse_conv_bn_eval(conv, norm))
-                setattr(unit, norm_name, nn.Identity())
+                # The norm layer may end in an activation, as timm's do.
+                setattr(unit, norm_name, getattr(norm, "act", nn.Identity()))
     return model.requires_grad_(False)

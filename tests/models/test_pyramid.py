@@ -154,8 +154,7 @@ TRAINED = [
             dict(class_token=False, global_pool="avg"),
             dict(drop_rate=0.1, pos_drop_rate=0.1, proj_drop_rate=0.1, attn_drop_rate=0.1, drop_path_rate=0.2),
             dict(drop_path_rate=0.2, drop_path_mode="dropout"),
-            dict(num_bottleneck=4),
-            dict(in_chans=1),
+            dict(num_bottleneck=4, in_chans=1),
         )
     ),
 ]
@@ -271,6 +270,8 @@ FOLDED = [
     # A norm that follows no convolution in a sequence is left.
     (*SMALL["ravlt"], nn.Module.train, 1),
     (*SMALL["h_vit3"], nn.Module.train, 1),
+    # Norms of timm that end in an activation.
+    ("densenetblur121d", {"block_config": (1, 1), "growth_rate": 8}, nn.Module.eval, 6),
 ]
 
 
