@@ -309,13 +309,12 @@ class PyramidViT(base.StagedModel):
         Raises ValueError if the file notes another model with equal parameters.
         """
         notes = state.spec if isinstance(state, NotedWeights) else ModelSpec()
-        reversible = any(stage.reversible for stage in self.stages)
         own = self.attention[0]
         noted = notes.options.get("attention", self.variants.get(notes.model or "", {}).get("attention"))
         if {str(noted), own} == {"soft", "soft_norm"}:
             what = f"{noted!r}, as in {notes.model or 'the model'} of the file"
             raise ValueError(f"attention must be {what}, got {own!r}.")
-        if notes.options.get("reversible") and not reversible:
+        if notes.options.get("reversible") and not self.stages[0].reversible:
             raise ValueError("reversible must be True, as in the training of the weights, got False.")
         return super().from_released(state)
 

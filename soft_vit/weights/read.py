@@ -132,8 +132,9 @@ def unwrap_state_dict(content: Any, source: str = "the checkpoint") -> NotedWeig
     weights = {key: value for key, value in content.items() if isinstance(key, str) and isinstance(value, Tensor)}
     if not (weights := {key: value for key, value in weights.items() if not key.startswith(PRETRAINING)}):
         raise ValueError(f"{source} must hold a state dict, parameters by name, as torch.save writes one.")
-    # Models of this package note their options in the metadata that torch saves with a state dict.
-    noted = getattr(content, "_metadata", {}).get("", {}).get("options", {})
+    # Models of this package note their options in the metadata that torch saves with a state dict, by their own name.
+    metadata = clean_state_dict({f"{name}.": entry for name, entry in getattr(content, "_metadata", {}).items()})
+    noted = {**metadata.get(".", {}), **metadata.get("", {})}.get("options", {})
     return NotedWeights(clean_state_dict(weights), replace(spec, options={**noted, **spec.options}), source)
 
 
