@@ -393,9 +393,7 @@ class StagedModel(nn.Module):
         shortened = max_index < len(self.stages) - 1
         setattr(self, self.stages_name, self.stages[: max_index + 1])
         if shortened:
-            last: Any = self.stages[-1]
-            if hasattr(last, "downsample"):
-                last.downsample = None
+            cast(Any, self.stages[-1]).downsample = None
         if prune_norm or shortened:
             self.num_features = self.feature_info[max_index]["num_chs"]
             for name in self.final_names:

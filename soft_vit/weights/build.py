@@ -139,6 +139,9 @@ def build_model(
     )
     # timm records what the caller gives; the file's options belong to the model as well.
     update_model_args(model, **spec.arguments({}))
+    if not (pretrained or cfg.source):
+        # For `load_checkpoint`.
+        cast(Any, model).given_cfg = pretrained_cfg, pretrained_cfg_overlay or {}
     return model
 
 
@@ -195,13 +198,13 @@ def load_checkpoint(model: nn.Module, checkpoint_path: str | Path, *args: Any, *
     if not is_own_model(name):
         return _load_checkpoint_of_timm(model, str(checkpoint_path), *args, **kwargs)
     options: dict[str, Any] = {**cast(Any, model)._model_args, **get_device_dtype(model)}
-    overlay = {"file": str(checkpoint_path)}
-    again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+    cfg, overlay = getattr(model, "given_cfg", (None, {}))
+    overlay = {**overlay, "file": str(checkpoint_path)}
+    again = timm.create_model(name, pretrained=True, pretrained_cfg=cfg, pretrained_cfg_overlay=overlay, **options)
     for hook in cast(Any, again)._load_state_dict_pre_hooks.values():
         hook.module = weakref.ref(model)
     model.__class__ = type(again)
     object.__setattr__(model, "__dict__", again.__dict__)
-    return None
 
 
 _load_checkpoint_of_timm = timm.models._factory.load_checkpoint

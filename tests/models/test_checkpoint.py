@@ -369,8 +369,15 @@ class TestShapes:
             assert torch.equal(model.head.weight, state_dict["head.weight"])
             assert "state_dict" not in model.pretrained_cfg
 
-    def test_no_path_of_this_machine_is_noted(self):
-        model = timm.create_model("soft_pico", pretrained=True)
+    def test_checkpoint_path_keeps_what_the_name_and_the_caller_say(self, tmp_path):
+        """Weights alone are those of the tag's size and preprocessing. No path of this machine is noted."""
+        model, overlay = timm.create_model("soft_pico.shapes", pretrained=True).eval(), {"crop_pct": 0.5}
+        save_file(dict(model.state_dict()), file := str(tmp_path / "bare.safetensors"))
+        timm.models.save_for_hf(model, tmp_path)
+        for name in (f"local-dir:{tmp_path}", "soft_pico.shapes"):
+            found = timm.create_model(name, checkpoint_path=file, pretrained_cfg_overlay=overlay).eval()
+            assert torch.equal(found(x := torch.randn(1, 3, 64, 64)), model(x))
+        assert found.pretrained_cfg == {**model.pretrained_cfg, **overlay}
         assert str(INDEX_FILE.parent) not in str(model.pretrained_cfg)
 
     def test_a_changed_file_is_refused(self, folders):

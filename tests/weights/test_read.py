@@ -40,12 +40,10 @@ STRANGE = [
     *(
         ({"cfg": cfg}, {})
         for cfg in (
-            {"file": "/etc/passwd", "url": "https://x", "num_classes": 3},
-            {"mean": {"a": 1}, "std": [0.5, 0.5, 0]},
-            {"mean": [math.nan] * 3, "std": ["0.5"] * 3},
-            {"input_size": [64, 64], "crop_pct": "1", "label_names": [None]},
+            {"file": "/etc/passwd", "url": "https://x", "num_classes": 3, "mean": {"a": 1}, "std": [0.5, 0.5, 0]},
+            {"mean": [math.nan] * 3, "std": ["0.5"] * 3, "input_size": [64, 64], "crop_pct": "1"},
             {"input_size": [3, 64, 10**9], "crop_pct": -1, "label_names": "ab"},
-            {"input_size": [3, 64.0, 64], "crop_mode": "none", "interpolation": "random"},
+            {"input_size": [3, 64.0, 64], "crop_mode": "none", "interpolation": "random", "label_names": [None]},
             3,
         )
     ),
