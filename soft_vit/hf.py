@@ -3,6 +3,7 @@
 Imports transformers 5, the extra `[hf]`.
 """
 
+import copy
 import math
 from collections.abc import Iterable
 from functools import partial
@@ -126,7 +127,12 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     report.forms, report.run = (before, meta_copy(tower)), _run_image
     note = {"kind": kind, "blocks": report.blocks, **options}
     _save_own_names(model)
-    model.config.soft_vit = [*getattr(model.config, "soft_vit", []), note]
+    # Other models that were made from the config keep it.
+    shared, config = model.config, copy.copy(model.config)
+    config.soft_vit = [*getattr(shared, "soft_vit", []), note]
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = config
     return report
 
 

@@ -108,11 +108,15 @@ SWAPS = [
 @pytest.mark.parametrize(("name", "kind"), SWAPS)
 def test_swap(name, kind, tmp_path):
     model, images = make(name), inputs(name)
+    shared = model.config
     own, before = tokens_of(model, images), sum(parameter.numel() for parameter in model.parameters())
     report = soft_vit.swap_attention(model, kind, blocks=[-1] if kind == "bigbird" else None)
     if kind == "bigbird":
         # The config notes each swap.
         soft_vit.swap_attention(model, "linear", blocks=[0], features="relu")
+    # The config of another model, too.
+    assert not hasattr(shared, "soft_vit")
+    assert not any(getattr(part, "config", None) is shared for part in model.modules())
     assert report.params_before <= before
     assert report.blocks == ([1] if kind == "bigbird" else [0, 1])
     if kind == "softmax":

@@ -259,14 +259,12 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
     taken = [name for name in norms if attn.traits.qk_norm and not (attn.traits.key_is_query and name == "k_norm")]
     for name in taken:
         setattr(attn, name, norms[name])
-    kept = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
-    from_old, used = keep_projections(attn, source)
-    used |= kept
-    kept |= from_old
+    of_norms = {f"{name}.{part}" for name in taken for part, _ in norms[name].named_parameters()}
+    kept, used = keep_projections(attn, source)
     if getattr(model, "rope", None) is not None and attn.traits.qk != "tokens":
         raise ValueError(f"{type(model).__name__} rotates the query and key of each token, which {kind!r} lacks.")
     old_names = {*source, *(f"{name}.{part}" for name, norm in norms.items() for part, _ in norm.named_parameters())}
-    return attn.train(old.training), kept, sorted(old_names - used)
+    return attn.train(old.training), kept | of_norms, sorted(old_names - used - of_norms)
 
 
 def keep_projections(attn: Attention, source: dict[str, Tensor]) -> tuple[set[str], set[str]]:

@@ -31,9 +31,7 @@ def count_complexity(model: nn.Module, input_shape: tuple[int, ...] = (1, 3, 224
     On the meta device only shapes are computed. The model keeps its mode.
     """
     parameter = next(model.parameters())
-    x = torch.empty(input_shape, device=parameter.device, dtype=parameter.dtype)
-    if parameter.device.type != "meta":
-        x.normal_()
+    x = torch.randn(input_shape, device=parameter.device, dtype=parameter.dtype)
     with eval_mode(model), torch.no_grad(), flop_counter() as counter:
         model(x)
     # The counter's names begin with the class of the model, and it counts a multiply-add as two.

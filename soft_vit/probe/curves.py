@@ -103,6 +103,5 @@ def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
     """Return the earlier lines that a resumed run, logged in `later`, did not repeat."""
     iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
     # An epoch's validation follows its training.
-    epochs = (line.get("epoch", line["step"]) for line in later)
-    epoch = min(epochs, default=math.inf)
+    epoch = min((line.get("epoch", line["step"]) for line in later), default=math.inf)
     return [line for line in earlier if line["step"] < (iteration if _is_training(line) else epoch)]

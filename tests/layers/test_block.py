@@ -24,20 +24,13 @@ def mlp(block, x, approximate):
     return block.mlp.fc2(F.gelu(block.mlp.fc1(x), approximate=approximate))
 
 
-def test_post_norm():
-    block = PostNormBlock(8, Doubling(), dtype=torch.float64)
+def test_formulas():
+    post, pre = (kind(8, Doubling(), dtype=torch.float64) for kind in (PostNormBlock, PreNormBlock))
     x = torch.randn(2, 63, 8, dtype=torch.float64)
     y = F.layer_norm(3 * x, (8,), eps=1e-5)
-    expected = F.layer_norm(y + mlp(block, y, "tanh"), (8,), eps=1e-5)
-    torch.testing.assert_close(block(x, (7, 9)), expected)
-
-
-def test_pre_norm():
-    block = PreNormBlock(8, Doubling(), dtype=torch.float64)
-    x = torch.randn(2, 64, 8, dtype=torch.float64)
+    torch.testing.assert_close(post(x, (7, 9)), F.layer_norm(y + mlp(post, y, "tanh"), (8,), eps=1e-5))
     y = x + 2 * F.layer_norm(x, (8,), eps=1e-6)
-    expected = y + mlp(block, F.layer_norm(y, (8,), eps=1e-6), "none")
-    torch.testing.assert_close(block(x, (7, 9)), expected)
+    torch.testing.assert_close(pre(x, (7, 9)), y + mlp(pre, F.layer_norm(y, (8,), eps=1e-6), "none"))
 
 
 @pytest.mark.parametrize(("mode", "whole_samples"), [("stochastic_depth", True), ("dropout", False)])
