@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from timm.layers import get_device_dtype, to_ntuple, trunc_normal_
-from timm.models._input import update_model_input_size
+from timm.models._input import update_model_args, update_model_input_size
 from torch import Tensor, nn
 
 from soft_vit.layers import (
@@ -324,8 +324,9 @@ class PyramidViT(base.StagedModel):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         super().reset_classifier(num_classes, global_pool)
-        if self.global_pool == "":
+        if self.global_pool == "" and self.stage_fusion is not None:
             self.stage_fusion = None
+            update_model_args(self, fuse_stages=False)
         if self.global_pool != "attn":
             self.attn_pool = None
         elif self.attn_pool is None:

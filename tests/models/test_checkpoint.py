@@ -118,12 +118,13 @@ def test_a_part_that_weights_lack_is_left_out_on_request(source, pico_file, pico
         assert torch.equal(model.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("options", [{}, {"num_bottleneck": 16}], ids=str)
-def test_a_folder_of_timm_has_the_size_that_was_set(options, tmp_path):
+@pytest.mark.parametrize("options", [{"fuse_stages": True}, {"num_bottleneck": 16}], ids=str)
+def test_a_folder_of_timm_has_the_size_and_the_pooling_that_were_set(options, tmp_path):
     """Bottleneck tokens stay counted at the size before, also in a model that is saved again."""
     size = (32, 48)
     model = timm.create_model("soft_pico", num_classes=5, img_size=64, **options).eval()
     model.set_input_size(size)
+    model.reset_classifier(3, "")
     for folder in ("first", "second"):
         timm.models.save_for_hf(model, tmp_path / folder)
         loaded = timm.create_model(f"local-dir:{tmp_path / folder}", pretrained=True).eval()
