@@ -226,7 +226,7 @@ def block_numbers(blocks: Iterable[int] | None, count: int) -> list[int]:
     numbers = list(range(count)) if blocks is None else list(blocks)
     if any(not -count <= i < count for i in numbers):
         raise ValueError(f"blocks must be from 0 to {count - 1}, got {numbers}.")
-    return sorted({i % count for i in numbers})
+    return sorted({range(count)[i] for i in numbers})
 
 
 def _sizes(model: Any) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -134,7 +135,7 @@ def test_a_rotary_embedding_reaches_queries_and_keys(kind: str) -> None:
 
 SAVED = [
     ("ViT", [("soft", {"blocks": [1], "max_bottleneck": (2, 2), "sr_ratio": 1}), ("local", {"blocks": [-2]})], True),
-    ("attn_layer", [("local", {"blocks": [0]})], False),
+    ("attn_layer", [("local", {"blocks": np.array([0])})], False),
     ("BEiT", [("linformer", {}), ("softmax", {})], False),
     ("EVA-02", [("local", {"kernel_size": 3})], True),
     ("own", [("linformer", {})], True),
