@@ -88,7 +88,7 @@ class TimmModel:
 
     def inputs(self, images: Sequence[Image.Image]) -> Tensor:
         """Return images of any size as the model sees them, `[B, 3, H, W]`. Raises BadImage, see `to_rgb`."""
-        return torch.stack([self.transform(to_rgb(image)) for image in images]).to(self.device)
+        return torch.stack([self.transform(to_rgb(image, self.bits)) for image in images]).to(self.device)
 
 
 class TimmPredictor(TimmModel):
@@ -211,7 +211,7 @@ class ConfigPredictor:
         return self._predict(images) if self.tiles is None else [self._over_tiles(image) for image in images]
 
     def _predict(self, images: Sequence[Image.Image]) -> list[Result]:
-        prepared = [self.prepare(to_rgb(image)) for image in images]
+        prepared = [self.prepare(to_rgb(image, self.bits)) for image in images]
         self._note_shrinking(images[0], prepared[0]["inputs"])
         # In a batch of several sizes, padding would change what attention sees of an image.
         equal = len({sample["inputs"].shape for sample in prepared}) == 1
@@ -246,7 +246,7 @@ class ConfigPredictor:
 
         image: of Pillow, or a `TiffImage`, whose windows are read when they are seen.
         """
-        pixels = _Pixels(image, self.model.data_preprocessor.normalise, self.device)
+        pixels = _Pixels(image, self)
         for rows in self.model.strips(pixels, image.size[::-1], first, progress=True):
             yield rows.cpu().numpy()
 
@@ -259,14 +259,14 @@ def sum_of_weights(model: nn.Module) -> float:
 class _Pixels:
     """An image of which windows `[:, rows, columns]` are normalised tensors `[3, h, w]`."""
 
-    def __init__(self, image: Any, normalise: Callable[[Tensor], Tensor], device: torch.device | str) -> None:
+    def __init__(self, image: Any, predictor: ConfigPredictor) -> None:
         self.shape = (3, *image.size[::-1])
-        self.image, self.normalise, self.device = image, normalise, device
+        self.image, self.predictor = image, predictor
 
     def __getitem__(self, place: tuple[slice, slice, slice]) -> Tensor:
         _, rows, columns = place
-        box = (columns.start, rows.start, columns.stop, rows.stop)
-        return self.normalise(pil_to_tensor(to_rgb(self.image.crop(box))).to(self.device))
+        seen = to_rgb(self.image.crop((columns.start, rows.start, columns.stop, rows.stop)), self.predictor.bits)
+        return self.predictor.model.data_preprocessor.normalise(pil_to_tensor(seen).to(self.predictor.device))
 
 
 def _preparation(dataset: dict[str, Any]) -> Callable[[Image.Image], dict[str, Any]]:

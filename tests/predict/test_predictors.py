@@ -87,8 +87,10 @@ def test_timm_model_sees_what_timm_shows_it():
         assert result.scores == pytest.approx(best.values.tolist())
     assert predictor.names[281] == "tabby, tabby cat"
     # Another mode is converted by its range, or refused.
-    grey = Image.fromarray(np.asarray(images[0].convert("L")).astype(np.uint16) * 257)
-    assert predictor([grey])[0].scores == predictor([images[0].convert("L")])[0].scores
+    grey = images[0].convert("L")
+    for predictor.bits, factor in ((None, 257), (12, 16), (15, 128)):
+        wide = Image.fromarray(np.asarray(grey).astype(np.uint16) * factor)
+        assert predictor([wide])[0].scores == predictor([grey])[0].scores
     with pytest.raises(BadImage, match="unknown range"):
         predictor([images[0].convert("F")])
 
@@ -154,6 +156,9 @@ def test_classifier_of_a_config_sees_what_its_test_shows_it(ten_classes, tmp_pat
         assert result.scores == pytest.approx(sample.pred_score[result.indices].tolist(), abs=1e-6)
         assert result.names == [CLASSES[index] for index in result.indices]
     assert len(predictor([photo(100, 200), photo(33, 31)])) == 2
+    # Of 12 bits, in a file of 16.
+    predictor.bits, grey = 12, CROSS.convert("L")
+    assert predictor([Image.fromarray(np.asarray(grey).astype(np.uint16) * 16)]) == predictor([grey])
     assert len(ConfigPredictor(DEMO, ten_classes, img_size=(96, 64))([photo(100, 200)])) == 1
     # The images of a wrapped data set are prepared like those of the data set itself.
     config.test_dataloader.dataset = dict(type="ConcatDataset", datasets=[config.test_dataloader.dataset])
