@@ -165,7 +165,9 @@ def labelled_images(
         known = tuple(source.classes) == tuple(CLASSES) and not several
     else:
         find, known = find_multi_label_images if several else find_images, bool(source.classes)
-        found = find(root, split, classes=source.classes or None)
+        # The classes have words where the folders, as those of ImageNet, have WordNet's numbers.
+        recorded = source.spec.class_names(len(source.classes))
+        found = find(root, split, classes=[*recorded, *source.classes[len(recorded) :]] or None)
         total = len(found.samples)
         chosen = [found.samples[i * total // count] for i in range(count)] if total > count else found.samples
         prepare = create_transform(source.input_size, mean=mean, std=std, **source.crop)

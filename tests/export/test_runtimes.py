@@ -12,6 +12,7 @@ from soft_vit.export import FORMATS, ExportModel, export, load_export_model
 from soft_vit.export.formats import Format, core_aten, core_decompositions, fold_constants
 from soft_vit.export.quantization import labelled_images
 from soft_vit.export.verified_file import relative_error
+from soft_vit.weights.spec import ModelSpec
 
 PACKAGES = {"openvino": "openvino", "executorch": "executorch", "litert": "litert_torch", "coreml": "coremltools"}
 
@@ -130,6 +131,7 @@ def test_images_of_a_data_set_are_prepared_as_the_model_takes_them(inside, tmp_p
     reds = images[:, 0].float().mean((1, 2))
     expected = torch.tensor([0, 0, 100, 100]) if inside else (torch.tensor([0, 0, 100, 100]) / 255 - 0.5) / 0.25
     torch.testing.assert_close(reds, expected.float())
-    # Evenly spaced, though eight are not a multiple of five.
-    assert labelled_images("train", 5, source, tmp_path)[1].tolist() == [1, 1, 1, 0, 0]
+    # Evenly spaced, though eight are not a multiple of five. Folders have the names of the record, not its words.
+    worded = replace(source, classes=("a", "b", "class 2"), spec=ModelSpec().with_classes(("two", "one"), False))
+    assert labelled_images("train", 5, worded, tmp_path)[1].tolist() == [1, 1, 1, 0, 0]
     assert labelled_images("val", 9, replace(source, classes=()), tmp_path)[1] is None
