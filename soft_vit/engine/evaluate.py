@@ -137,7 +137,7 @@ def evaluate(
             _match_classes(runner, spec)
         results = runner.test()
         # Some metrics of mmpretrain, such as ConfusionMatrix, are tables.
-        metrics = {name: float(value) for name, value in results.items() if torch.as_tensor(value).numel() == 1}
+        metrics = {name: float(value) for name, value in results.items() if torch.as_tensor(value).ndim == 0}
     metrics["images"] = len(runner.test_dataloader.dataset)
 
     # 4. Write the files.

@@ -350,6 +350,17 @@ def test_metrics_and_scores_by_the_book(run_multi_label, data, options, tmp_path
             assert result.scores == sorted(result.scores, reverse=True)
 
 
+def test_a_single_class_has_a_row(data, options, tmp_path):
+    torch.save(network(num_classes=1).state_dict(), tmp_path / "weights.pth")
+    (tmp_path / "val").symlink_to(data / "val")
+    (tmp_path / "val.txt").write_text("".join(f"{path.name} shape\n" for path in (data / "val").iterdir()))
+    (tmp_path / "classes.txt").write_text("shape")
+    given = {**options, "data_root": str(tmp_path), "num_classes": 1}
+    files = {"per_class": tmp_path / "classes.csv", "work_dir": tmp_path}
+    evaluate(CONFIG, str(tmp_path / "weights.pth"), options=given, **files)
+    assert files["per_class"].read_text().splitlines()[1] == "shape,100.00"
+
+
 def test_classes_without_images_are_left_out_of_a_mean(monkeypatch):
     said = []
     monkeypatch.setattr(metrics, "print_log", lambda sentence, logger: said.append(sentence))
