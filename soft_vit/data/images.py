@@ -269,7 +269,7 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         headless = bool(rows) and is_image(rows[0][0])
         if not rows or not (len(rows[0]) == 2 if headless else len(rows[0]) > 1):
             raise ValueError(f"{table} must have a header of at least two columns, split by commas, and rows.")
-        _, *columns = ["file", "labels"] if headless else rows.pop(0)
+        _, *columns = map(str.strip, ["file", "labels"] if headless else rows.pop(0))
         numbers = list(lines)[-len(rows) :]
         if bad := [row for row in rows if len(row) != 1 + len(columns)]:
             raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")

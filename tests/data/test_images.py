@@ -135,7 +135,7 @@ def test_a_flat_folder_with_a_list(tmp_path, lines):
 LISTS = {
     "csv": "file,labels\n0.png,b|a\n1.png,\n2.png,c\n",
     "no header.csv": "0.png,b|a\n1.png,\n2.png,c\n",
-    "columns.csv": "file,a,b,c\n0.png,1,1,0\n1.png,0,0,0\n2.png,0,0,1\n",
+    "columns.csv": "file,a, b, c\n0.png, 1,1,0\n1.png,0,0,0\n2.png,0,0,1\n",
     "commas.csv": 'file,labels\n0.png,"b,a"\n1.png,""\n2.png,c\n',
     "txt": "0.png b a\n1.png\ntrain/2.png c\n",
     "tabs.txt": "0.png\tb\ta\n1.png\n2.png\tc\n",
