@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageOps
+from timm.layers import to_2tuple
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -79,12 +80,16 @@ class UnlabelledImages(Dataset):
             self.held_out = [self.entries[i] for i in sorted(chosen)]
             self.entries = [entry for i, entry in enumerate(self.entries) if i not in chosen]
 
-    def samples(self, count: int, size: int) -> Tensor:
-        """Return the largest centred squares of up to count images, the same in each run, `[count, 3, size, size]`."""
+    def samples(self, count: int, size: int | tuple[int, int]) -> Tensor:
+        """Return the largest centred parts of up to count images, the same in each run, as `[count, 3, H, W]`.
+
+        size: (H, W), or the side of squares.
+        """
         entries = self.held_out or self.entries
         chosen = np.linspace(0, len(entries) - 1, min(count, len(entries))).astype(int)
-        squares = (ImageOps.fit(self._load(entries, int(i)), (size, size), Image.Resampling.BICUBIC) for i in chosen)
-        return torch.stack([self._normalised(np.asarray(image) / 255) for image in squares])
+        sides = to_2tuple(size)[::-1]
+        parts = (ImageOps.fit(self._load(entries, int(i)), sides, Image.Resampling.BICUBIC) for i in chosen)
+        return torch.stack([self._normalised(np.asarray(image) / 255) for image in parts])
 
     def fingerprint(self) -> str:
         """Return a text that tells these images from others, by their names and the contents of up to 16 of them."""

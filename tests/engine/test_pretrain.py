@@ -139,10 +139,12 @@ def test_a_run_ends_in_weights_that_load(run: Path, tmp_path: Path) -> None:
     assert f"local-dir:{run}" in (run / "report.md").read_text()
 
 
-def test_a_model_that_takes_no_size_notes_that_of_the_run(photos: Path, tmp_path: Path) -> None:
-    pretrain("test_convnext", photos, tmp_path, epochs=1, **SMALL | {"mask_patch": 32})
-    assert timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pretrained_cfg["input_size"] == (3, 64, 64)
-    assert "64 x 64" in (tmp_path / "report.md").read_text()
+@pytest.mark.parametrize("name", ["test_convnext", VIT[0]])
+def test_size_of_the_run(name: str, photos: Path, tmp_path: Path) -> None:
+    """A model that takes no size notes it, and the report shows images of this size to one that takes no other."""
+    pretrain(name, photos, tmp_path, epochs=1, **SMALL | {"mask_patch": 32}, options={"image_size": (64, 96)})
+    assert timm.create_model(f"local-dir:{tmp_path}", pretrained=True).pretrained_cfg["input_size"] == (3, 64, 96)
+    assert "64 x 96" in (tmp_path / "report.md").read_text()
 
 
 def test_a_stopped_run_continues_exactly(run: Path, photos: Path, tmp_path: Path) -> None:

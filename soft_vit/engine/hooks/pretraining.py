@@ -95,7 +95,7 @@ class ProgressBarHook(Hook):
 def write_report(model: MaskedImageModel, runner: Runner, folder: Path, command: str) -> None:
     """Write `report.md`, `masked.png`, `neighbours.png` and `curve.png`."""
     dataset, size = runner.train_dataloader.dataset, model.model.pretrained_cfg["input_size"][1:]
-    samples = dataset.images.samples(SAMPLES, max(size))
+    samples = dataset.images.samples(SAMPLES, size)
     losses, features, pictures = [], [], []
     with eval_mode(model), torch.random.fork_rng():
         torch.manual_seed(0)
