@@ -4,6 +4,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -95,7 +96,9 @@ class UnlabelledImages(Dataset):
         """Return a text that tells these images from others, by their names and the contents of up to 16 of them."""
         found = hashlib.sha256("\n".join(PurePosixPath(entry.name).as_posix() for entry in self.entries).encode())
         for index in np.linspace(0, len(self) - 1, min(16, len(self))).astype(int):
-            found.update(self.storage.read(self.entries[index]))
+            # A run names what cannot be read, and takes the next image.
+            with suppress(OSError, ValueError):
+                found.update(self.storage.read(self.entries[index]))
         return f"{len(self)} images, {found.hexdigest()[:16]}"
 
     def batches(

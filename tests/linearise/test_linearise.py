@@ -415,7 +415,9 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
         assert packed.fingerprint() == images.fingerprint()
     shutil.copy(folder / "0.png", folder / "1.png")
     assert images.fingerprint() != packed.fingerprint()
-    (folder / "1.png").write_text("no image")
+    (folder / "1.png").unlink()
+    (folder / "1.png").symlink_to("nowhere.png")
+    assert images.fingerprint() != packed.fingerprint()
     with pytest.warns(UserWarning, match=r"1\.png"):
         assert images._load(images.entries, 1).size == (64, 64)
 
