@@ -58,7 +58,7 @@ class LabelMaps:
 
     reduce_zero_label: whether 0 means unlabelled and 1 the first class in the files, as in ADE20K. values: of the
     classes in the files, where others mean unlabelled, as in Cityscapes. missing: names of label maps that images lack;
-    these images are left out.
+    these images are left out. numbers: of the classes in memory, by default from 0 on.
     """
 
     images: FolderStorage
@@ -68,6 +68,7 @@ class LabelMaps:
     reduce_zero_label: bool = False
     values: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
+    numbers: Sequence[int] = ()
 
     def load(self, pair: tuple[StoredFile, StoredFile], **options: Any) -> tuple[Image.Image, np.ndarray]:
         """Return the image in RGB and its classes, uint8 `[H, W]`, 255 where unlabelled. Raises BadImage.
@@ -90,7 +91,7 @@ class LabelMaps:
                 raise BadImage(f"values must be below {end} or {IGNORED}, got {beyond[-1]}{hint}")
         # Classes by value; the last row is of values beyond a byte.
         table, known = np.full(257, IGNORED, np.uint8), self.values or range(self.reduce_zero_label, end)
-        table[list(known)] = range(len(known))
+        table[list(known)] = self.numbers or range(len(known))
         return table[values if values.dtype == np.uint8 else values.clip(0, 256)]
 
     def doubts(self) -> list[str]:

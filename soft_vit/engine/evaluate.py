@@ -197,8 +197,8 @@ def _use_timm_model(
 def _match_classes(runner: Runner, spec: ModelSpec) -> None:
     """Number the classes of the images as the model does.
 
-    COCO categories may be numbered differently, and some may be missing. Classes of label maps must have the same
-    order. Names that the weights do not record may be ImageNet's, if all classes of the images have those.
+    They may be numbered differently in COCO's files and in label maps, and some may be missing. Names that the weights
+    do not record may be ImageNet's, if all classes of the images have those.
     """
     dataset, names = runner.test_dataloader.dataset, spec.class_names(_num_classes(runner.cfg))
     if names and (spec.label_names or set(classes_of(dataset)) <= set(names)):

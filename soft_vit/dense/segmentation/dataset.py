@@ -68,6 +68,11 @@ class LabelMapTree(ReadingDataset):
         pairs, self.maps.pairs = self.maps.pairs, []
         return [{"files": (tuple(image), tuple(labels))} for image, labels in pairs]
 
+    def number_like(self, classes: Sequence[str]) -> None:
+        """Number the classes by their place in `classes`, which holds all of them."""
+        self.maps.numbers = [list(classes).index(name) for name in self.maps.classes]
+        self._metainfo["classes"] = tuple(classes)
+
     def read(self, info: dict) -> tuple[Image.Image, np.ndarray]:
         """Return the image and its classes, uint8 `[H, W]`. Raises BadImage."""
         return self.maps.load(_entries(info), bits=self.bits, upright=self.upright)

@@ -21,6 +21,7 @@ from soft_vit.dense.segmentation.transforms import (
     SegResize,
     resize_within,
 )
+from soft_vit.engine.hooks.checks import match_classes
 
 # A tree through MMEngine's loader: samples, and what happens to pairs that cannot be read.
 
@@ -71,6 +72,15 @@ def test_an_unreadable_image_is_skipped_in_training_and_black_in_a_test(copied):
     assert train[1]["data_samples"].img_path == "00000003.jpg"
     assert train.bad_images() == [1]
     assert train.why_bad(1).startswith("00000002.jpg: ")
+
+
+def test_masks_that_lack_a_class_are_numbered_as_the_model_does(tmp_path):
+    Image.new("RGB", (2, 1)).save(tmp_path / "a.jpg")
+    Image.frombytes("L", (2, 1), bytes([7, 3])).save(tmp_path / "a.png")
+    dataset = LabelMapTree(str(tmp_path), ann_dir=".", pipeline=OPTIONS["pipeline"])
+    match_classes(dataset, names := ("value 3", "value 5", "value 7"), "the model")
+    assert dataset[0]["data_samples"].gt_sem_seg.data.tolist() == [[[2, 0]]]
+    assert dataset.metainfo["classes"] == names
 
 
 # What is damaged, in which split, and what the error names; the second pair is read.
