@@ -6,7 +6,7 @@ Letters: H and W height and width in pixels, S samples of a pixel.
 import math
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,8 @@ class TiffImage:
         self.size = page.imagewidth, page.imagelength
         self.width, self.height = self.size
         bytes_each = math.prod(page.chunks) * page.dtype.itemsize
-        self._segment = lru_cache(max(_CACHE_BYTES // bytes_each, 1))(self._decode)
+        # Not of a method: a cycle would keep the tiles of many images until the garbage collector runs.
+        self._segment = lru_cache(max(_CACHE_BYTES // bytes_each, 1))(partial(_decode, self.file, self.levels))
 
     def crop(self, box: Sequence[int]) -> Image.Image:
         """Return the pixels of a box (x0, y0, x1, y1) inside the image. Raises BadImage for damaged ones."""
@@ -98,17 +99,6 @@ class TiffImage:
             pixels = (pixels >> (self.bits - 8)).astype(np.uint8)
         return Image.fromarray(np.ascontiguousarray(pixels))
 
-    def _decode(self, level: int, index: int) -> np.ndarray | None:
-        """Return a tile or strip `[h, w, S]`, None where the file holds nothing. Raises BadImage."""
-        page = self.levels[level]
-        self.file.filehandle.seek(page.dataoffsets[index])
-        data = self.file.filehandle.read(page.databytecounts[index])
-        try:
-            part, _, shape = page.decode(data or None, index, jpegtables=page.jpegtables, jpegheader=page.jpegheader)
-        except Exception as error:
-            raise BadImage(f"its part {index} is damaged ({error})") from error
-        return None if part is None else part[0, : shape[1], : shape[2]]
-
     def write_labels(self, path: str | Path, classes: np.ndarray, colors: np.ndarray) -> None:
         """Write classes `[H, W]` as a tiled TIFF that lies where this image lies; colors: uint8 `[256, 3]`."""
         tags = [self.page.tags[code] for code in _PLACE_TAGS if code in self.page.tags]
@@ -123,3 +113,15 @@ class TiffImage:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _decode(file: tifffile.TiffFile, levels: Sequence[tifffile.TiffPage], level: int, index: int) -> np.ndarray | None:
+    """Return a tile or strip `[h, w, S]`, None where the file holds nothing. Raises BadImage."""
+    page = levels[level]
+    file.filehandle.seek(page.dataoffsets[index])
+    data = file.filehandle.read(page.databytecounts[index])
+    try:
+        part, _, shape = page.decode(data or None, index, jpegtables=page.jpegtables, jpegheader=page.jpegheader)
+    except Exception as error:
+        raise BadImage(f"its part {index} is damaged ({error})") from error
+    return None if part is None else part[0, : shape[1], : shape[2]]

@@ -1,6 +1,7 @@
 """TIFF files that are read by window, and label maps that lie where they lie."""
 
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,14 @@ def test_windows_are_those_of_the_image(tmp_path, options, values, bits):
     for x0, y0, x1, y1 in ((0, 0, 331, 217), (31, 47, 130, 49), (330, 216, 331, 217)):
         assert np.array_equal(np.asarray(image.crop((x0, y0, x1, y1))), expected[y0:y1, x0:x1])
     assert image.reduce(4) == Image.fromarray(expected).resize((83, 55), Image.Resampling.BOX)
+
+
+def test_an_image_that_is_no_longer_used_frees_its_tiles(tmp_path):
+    """At once: the garbage collector would let tens of images wait."""
+    image = TiffImage(written(tmp_path / "a.tif", PIXELS, tile=(64, 64)))
+    tile = weakref.ref(image._segment(0, 0))
+    del image
+    assert tile() is None
 
 
 def test_a_drawing_comes_from_a_smaller_level(tmp_path):
