@@ -163,7 +163,8 @@ def find_label_maps(
     classes are those of a root without a list; "cityscapes" also says how folders, files and values are named there,
     and has the splits "train" and "val".
 
-    Raises FileNotFoundError for a missing folder or list of classes, ValueError if no image has a label map.
+    Raises FileNotFoundError for a missing folder or list of classes, ValueError if no image has a label map, and for
+    more than 255 classes.
     """
     root, known = Path(root).expanduser(), None if labels is None else label_set(labels)
     of_cityscapes = labels == "cityscapes"
@@ -191,6 +192,8 @@ def find_label_maps(
         seen = _values_in(files, max(file.stat().st_mtime_ns for file in files))
         values = tuple(value for value in seen if value or not reduce_zero_label)
         names = ["background", "object"] if values == (0, IGNORED) else [f"value {value}" for value in values]
+    if len(names) > IGNORED:
+        raise ValueError(f"{home} must have at most {IGNORED} classes, got {len(names)}.")
     return LabelMaps(images, maps, names, pairs, reduce_zero_label, values, tuple(sorted(missing)))
 
 

@@ -102,6 +102,7 @@ DAMAGE = [
     (lambda tree: [path.unlink() for path in tree.rglob("*.png")], ValueError, r"such as a\.png"),
     (lambda tree: [path.unlink() for path in tree.rglob("*.jpg")], ValueError, "images"),
     (lambda tree: (tree / "classes.txt").unlink(), FileNotFoundError, r"classes\.txt or objectInfo150\.txt"),
+    (lambda tree: (tree / "classes.txt").write_text("\n".join(map(str, range(256)))), ValueError, "got 256"),
     (lambda tree: (tree / "annotations").rename(tree / "masks"), FileNotFoundError, "annotations/training"),
     (lambda tree: save(tree / MAPS / "a.png", np.full((5, 7), 4, np.uint8)), BadImage, r"a\.png: .*got 4"),
     (lambda tree: save(tree / MAPS / "b.png", np.zeros((4, 9), np.uint8)), BadImage, r"b\.png: .*got 4 x 9"),
