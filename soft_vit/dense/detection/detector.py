@@ -105,7 +105,8 @@ def roi_pool(pyramid: FeaturePyramid, size: int) -> MultiScaleRoIAlign:
 class TorchvisionDetector(BaseModel):
     """A detector of torchvision with MMEngine's `forward(inputs, data_samples, mode)`.
 
-    detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: its label of class 0.
+    detector: a `torchvision.models.detection` model on a `FeaturePyramid`. first_label: its label of class 0. heads:
+    parts of it that return float32 under autocast. options: of MMEngine's BaseModel.
 
     Images are `[3, H, W]` in RGB, each of its own size, uint8 or of another type that `in_bytes` takes; torchvision's
     transform normalises, resizes and pads them. Boxes are (x0, y0, x1, y1) in pixels of the given image; labels count
@@ -113,10 +114,13 @@ class TorchvisionDetector(BaseModel):
     """
 
     def __init__(
-        self, detector: nn.Module, *, num_classes: int, first_label: int, data_preprocessor: dict | None = None
+        self, detector: nn.Module, *, num_classes: int, first_label: int, heads: Sequence[nn.Module], **options: Any
     ) -> None:
-        super().__init__(data_preprocessor=data_preprocessor)
+        super().__init__(**options)
         self.detector, self.num_classes, self.first_label = detector, num_classes, first_label
+        for head in heads:
+            # Losses and boxes need more than bfloat16.
+            head.register_forward_hook(lambda module, args, output: tree_map(Tensor.float, output))
 
     def init_weights(self) -> None:
         """Load the backbone's weights; torchvision and timm initialised the others at construction."""
@@ -181,9 +185,3 @@ def make_anchors(
         sizes = [[smallest * 2 ** (level + i / octaves) for i in steps] for level in range(pyramid.num_levels)]
     levels = tuple(tuple(size) if isinstance(size, Sequence) else (size,) for size in sizes)
     return AnchorGenerator(levels, (ASPECT_RATIOS,) * len(levels))
-
-
-def stay_in_float32(*heads: nn.Module) -> None:
-    """Make heads return float32 under autocast, since losses and boxes need more than bfloat16."""
-    for head in heads:
-        head.register_forward_hook(lambda module, args, output: tree_map(Tensor.float, output))

@@ -7,14 +7,7 @@ from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
-from soft_vit.dense.detection.detector import (
-    FeaturePyramid,
-    TorchvisionDetector,
-    check_options,
-    make_anchors,
-    roi_pool,
-    stay_in_float32,
-)
+from soft_vit.dense.detection.detector import FeaturePyramid, TorchvisionDetector, check_options, make_anchors, roi_pool
 from soft_vit.registry import MODELS, register
 
 # Side of the map pooled for the class and for the mask of a box.
@@ -61,6 +54,6 @@ class TorchvisionMaskRCNN(TorchvisionDetector):
             mask_predictor=MaskRCNNPredictor(mask_head_dims[-1], mask_head_dims[-1], num_classes + 1),
             **{**pyramid.colours, **options},
         )
-        heads = detector.roi_heads
-        stay_in_float32(detector.rpn.head, heads.box_predictor, heads.mask_predictor)
-        super().__init__(detector, num_classes=num_classes, first_label=1, data_preprocessor=data_preprocessor)
+        heads = [detector.rpn.head, detector.roi_heads.box_predictor, detector.roi_heads.mask_predictor]
+        how = dict(heads=heads, data_preprocessor=data_preprocessor)
+        super().__init__(detector, num_classes=num_classes, first_label=1, **how)

@@ -5,13 +5,7 @@ from typing import Any
 
 from torchvision.models.detection import RetinaNet
 
-from soft_vit.dense.detection.detector import (
-    FeaturePyramid,
-    TorchvisionDetector,
-    check_options,
-    make_anchors,
-    stay_in_float32,
-)
+from soft_vit.dense.detection.detector import FeaturePyramid, TorchvisionDetector, check_options, make_anchors
 from soft_vit.registry import MODELS, register
 
 
@@ -47,5 +41,5 @@ class TorchvisionRetinaNet(TorchvisionDetector):
         detector = RetinaNet(pyramid, num_classes, anchor_generator=anchors, **{**pyramid.colours, **options})
         for head in (detector.head.classification_head, detector.head.regression_head):
             head.conv = head.conv[:head_convs]
-        stay_in_float32(detector.head)
-        super().__init__(detector, num_classes=num_classes, first_label=0, data_preprocessor=data_preprocessor)
+        how = dict(heads=[detector.head], data_preprocessor=data_preprocessor)
+        super().__init__(detector, num_classes=num_classes, first_label=0, **how)
