@@ -225,10 +225,6 @@ def flat(root: Path, text: str | None) -> None:
         (root / "val.txt").write_text(text)
 
 
-def classes_file(root: Path, text: str) -> None:
-    (make_tree(root) / "classes.txt").write_text(text)
-
-
 def ring(folder: Path) -> None:
     """Folders that link to each other."""
     (folder / "a" / "b").symlink_to("../b")
@@ -247,7 +243,7 @@ MISTAKES = [
     (lambda root: flat(root, "a\nb\n"), "val", ValueError, "'a' on line 1"),
     (lambda root: flat(root, "x.png a\nx.png b\n"), "val", ValueError, "x.png on lines 1 and 2"),
     (lambda root: flat(root, "x.png a\nx.png a\n"), "val", ValueError, "x.png on lines 1 and 2"),
-    (lambda root: classes_file(root, "a\nb\na\n"), "train", ValueError, "a on lines 1 and 3"),
+    (lambda root: (make_tree(root) / "classes.txt").write_text("a\nb\na"), "train", ValueError, "a on lines 1 and 3"),
     (lambda root: (make_tree(root) / "train/a/up").symlink_to("../../train"), "train", ValueError, "a/up"),
     (lambda root: ring(make_tree(root) / "train"), "train", ValueError, "a/b/a"),
     (lambda root: flat(root, "x.png 7\n"), "val", ValueError, "'7'"),

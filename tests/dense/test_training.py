@@ -198,9 +198,8 @@ def test_two_processes_train_one_detector(name, trees, tmp_path):
     pairs = [f"{key}={value}".replace(" ", "") for key, value in {**options, "train_cfg.max_epochs": 1}.items()]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     tool = [str(ROOT / "tools" / "train.py"), str(config), "--launcher", "pytorch", "--work-dir", str(tmp_path)]
-    done = subprocess.run(
-        [*launch, *tool, "--amp", "--cfg-options", *pairs], capture_output=True, text=True, timeout=300
-    )
+    how = dict(capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*launch, *tool, "--amp", "--cfg-options", *pairs], **how)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "coco/bbox_mAP_50" in done.stdout
 

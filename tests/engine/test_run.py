@@ -22,10 +22,8 @@ from soft_vit.engine.resume.read import find_newest_checkpoint, load_checkpoint_
 
 def test_mmengines_own_runner_trains_the_same(tmp_path):
     """Its classes, hooks and schedule all stand in the config; start weights of other classes are fitted as well."""
-    options = tiny(images=12, batch=4, epochs=2) | {
-        "model.drop_path_rate": 0.2,
-        "custom_hooks": [{"type": "EMAEvalHook", "momentum": 0.1}],
-    }
+    hooks = [{"type": "EMAEvalHook", "momentum": 0.1}]
+    options = tiny(images=12, batch=4, epochs=2) | {"model.drop_path_rate": 0.2, "custom_hooks": hooks}
     # A Runner does not resolve them.
     del options["image_size"], options["default_hooks.watch"]
     options["load_from"] = str(tmp_path / "start.pth")

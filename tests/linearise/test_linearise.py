@@ -24,20 +24,9 @@ from torch import Tensor, distributed, nn
 
 from soft_vit.layers import Attention
 from soft_vit.layers.token_grid import TokenGrid
-from soft_vit.linearise import (
-    Backbone,
-    Linearisation,
-    Plan,
-    UnlabelledImages,
-    attention_errors,
-    load_backbone,
-    make_student,
-    neighbour_agreement,
-    save_backbone,
-    token_errors,
-)
-from soft_vit.linearise.errors import transfer_errors
-from soft_vit.linearise.images import vary_colours
+from soft_vit.linearise import Backbone, Linearisation, Plan, load_backbone, make_student, save_backbone
+from soft_vit.linearise.errors import attention_errors, neighbour_agreement, token_errors, transfer_errors
+from soft_vit.linearise.images import UnlabelledImages, vary_colours
 from soft_vit.linearise.plan import split_steps
 from soft_vit.probe.matrix import watch_attention
 from soft_vit.resume.stop import RunStopped
@@ -128,17 +117,15 @@ def test_a_step_of_each_phase(name: str, tmp_path: Path) -> None:
     assert run.history["softmax"]["kept"] == [1 - swapped]
     save_backbone(run.student, tmp_path / "out")
     again = load_backbone(str(tmp_path / "out"))
-    assert [any(isinstance(m, Attention) for m in again.attention(block).modules()) for block in (0, 1)] == [
-        block == swapped for block in (0, 1)
-    ]
+    own = [block for block in (0, 1) if any(isinstance(m, Attention) for m in again.attention(block).modules())]
+    assert own == [swapped]
     x = torch.randn(1, 3, 3 * side, 5 * side)
     expected = run.student.eval()(x)
     torch.testing.assert_close(again(x), expected)
     assert not torch.allclose(again(x), run.teacher(x))
     if name in TIMM:
-        features = timm.create_model(
-            f"local-dir:{tmp_path / 'out'}", pretrained=True, features_only=True, out_indices=[0, 1]
-        )
+        how = dict(pretrained=True, features_only=True, out_indices=[0, 1])
+        features = timm.create_model(f"local-dir:{tmp_path / 'out'}", **how)
         assert [f.shape[-2:] for f in features(x)] == [(3, 5)] * 2
 
 

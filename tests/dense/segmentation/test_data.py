@@ -10,17 +10,9 @@ from torch.nn import functional as F
 
 from soft_vit.data.demo.trees import make_tree
 from soft_vit.data.label_maps import IGNORED
-from soft_vit.dense.segmentation import LabelMapTree
+from soft_vit.dense.segmentation import LabelMapTree, transforms
 from soft_vit.dense.segmentation import preprocessor as module
 from soft_vit.dense.segmentation.preprocessor import RandomWindows, SegmentationPreprocessor
-from soft_vit.dense.segmentation.transforms import (
-    PackSegmentation,
-    SegRandomCrop,
-    SegRandomFlip,
-    SegRandomResize,
-    SegResize,
-    resize_within,
-)
 from soft_vit.engine.hooks.checks import match_classes
 
 # A tree through MMEngine's loader: samples, and what happens to pairs that cannot be read.
@@ -115,8 +107,8 @@ RESIZED = [((512, 683), (512, 683)), ((256, 256), (512, 512)), ((300, 2000), (30
 
 @pytest.mark.parametrize(("size", "expected"), RESIZED)
 def test_an_image_fits_into_the_scale(size, expected):
-    assert resize_within(size, (2048, 512)) == expected
-    assert resize_within(size[::-1], (512, 2048)) == expected[::-1]
+    assert transforms.resize_within(size, (2048, 512)) == expected
+    assert transforms.resize_within(size[::-1], (512, 2048)) == expected[::-1]
 
 
 ROUNDED_UP = [((512, 683), (512, 704)), ((480, 640), (512, 704)), ((1000, 500), (1024, 512))]
@@ -126,8 +118,7 @@ ROUNDED_UP = [((512, 683), (512, 704)), ((480, 640), (512, 704)), ((1000, 500), 
 def test_sides_are_rounded_up_to_multiples(size, expected):
     """As the authors of EfficientViT resize ADE20K: the longer side is `ceil(long / short * 512 / 32) * 32`."""
     given = picture(*size)
-    resize = SegResize((512, 512), max_ratio=100, divisor=32, interpolation="bicubic")
-    found = resize.transform(given)
+    found = transforms.SegResize((512, 512), max_ratio=100, divisor=32, interpolation="bicubic").transform(given)
     assert found["img"].shape[1:] == expected
     assert found["gt_seg_map"] is given["gt_seg_map"]
 
@@ -135,9 +126,9 @@ def test_sides_are_rounded_up_to_multiples(size, expected):
 @pytest.mark.parametrize("factor", [0.5, 1.7])
 def test_labels_are_resized_with_their_image_except_in_a_test(factor):
     given = picture(64, 96)
-    assert SegResize((64, 20)).transform(given)["img"].shape == (3, 20, 30)
-    assert SegResize((64, 20)).transform(given)["gt_seg_map"] is given["gt_seg_map"]
-    found = SegRandomResize((96, 64), (factor, factor)).transform(given)
+    assert transforms.SegResize((64, 20)).transform(given)["img"].shape == (3, 20, 30)
+    assert transforms.SegResize((64, 20)).transform(given)["gt_seg_map"] is given["gt_seg_map"]
+    found = transforms.SegRandomResize((96, 64), (factor, factor)).transform(given)
     assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (round(64 * factor), round(96 * factor))
     # Away from the edges of a block, the image still encodes the label.
     labels = found["gt_seg_map"].float()[None, None]
@@ -151,7 +142,7 @@ def test_a_crop_is_a_window_of_both(size):
     given = picture(*size)
     corners = set()
     for _ in range(50):
-        found = SegRandomCrop((32, 48)).transform(given)
+        found = transforms.SegRandomCrop((32, 48)).transform(given)
         assert found["img"].shape[-2:] == found["gt_seg_map"].shape == (min(size[0], 32), min(size[1], 48))
         assert torch.equal(found["img"][2], found["gt_seg_map"])
         corners.add(tuple(found["img"][:, 0, 0].tolist()))
@@ -160,14 +151,14 @@ def test_a_crop_is_a_window_of_both(size):
 
 def test_a_flip_mirrors_both():
     given = picture(24, 40)
-    found = SegRandomFlip(1.0).transform(given)
+    found = transforms.SegRandomFlip(1.0).transform(given)
     assert torch.equal(found["gt_seg_map"], given["gt_seg_map"].flip(1))
     assert torch.equal(found["img"], given["img"].flip(2))
-    assert torch.equal(SegRandomFlip(0.0).transform(given)["img"], given["img"])
+    assert torch.equal(transforms.SegRandomFlip(0.0).transform(given)["img"], given["img"])
 
 
 def test_a_packed_crop_does_not_keep_its_image():
-    packed = PackSegmentation().transform(SegRandomCrop(16).transform(picture(64, 96)))
+    packed = transforms.PackSegmentation().transform(transforms.SegRandomCrop(16).transform(picture(64, 96)))
     sample = packed["data_samples"]
     assert packed["inputs"].untyped_storage().nbytes() == 3 * 16 * 16
     assert sample.gt_sem_seg.data.untyped_storage().nbytes() == 16 * 16

@@ -44,9 +44,8 @@ def test_losses_are_float32_under_autocast_and_every_parameter_gets_a_gradient(k
     model = segmentor(kind)
     with torch.autocast("cpu", torch.bfloat16):
         losses = model(torch.randn(2, 3, 72, 104), [labelled(72, 104) for _ in range(2)], mode="loss")
-    assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(
-        ("loss_pixels", "loss_auxiliary"), torch.float32
-    )
+    assert losses.keys() == {"loss_pixels", "loss_auxiliary"}
+    assert {loss.dtype for loss in losses.values()} == {torch.float32}
     sum(losses.values()).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
@@ -117,10 +116,9 @@ BAD_OPTIONS = [
 
 @pytest.mark.parametrize(("options", "sentence"), BAD_OPTIONS)
 def test_bad_options_are_refused(options, sentence):
+    given = {"backbone": {"model_name": "soft_pico"}, "decoder": DECODERS["upernet"], "num_classes": 11, **options}
     with pytest.raises(ValueError, match=sentence):
-        TimmSegmentor(
-            **{"backbone": {"model_name": "soft_pico"}, "decoder": DECODERS["upernet"], "num_classes": 11, **options}
-        )
+        TimmSegmentor(**given)
 
 
 # Released files of EfficientViT are those of its segmentors; a test counts what its maps say, and a drawing has the
@@ -318,10 +316,8 @@ def sets_of_pixels(truths, givens, num_classes):
 
 
 def sample(truth, given):
-    return {
-        "gt_sem_seg": {"data": torch.from_numpy(truth)[None]},
-        "pred_sem_seg": {"data": torch.from_numpy(given).long()[None]},
-    }
+    pixels = {"gt_sem_seg": truth, "pred_sem_seg": given.astype(np.int64)}
+    return {name: {"data": torch.from_numpy(values)[None]} for name, values in pixels.items()}
 
 
 def metric_of(num_classes, **kwargs):
