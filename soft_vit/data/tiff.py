@@ -49,8 +49,8 @@ class TiffImage:
             raise BadImage(f"it must have one page in RGB or grey, got {what}")
         if page.dtype == np.uint16 and bits is None:
             raise BadImage("its values have 16 bits; give the number of bits in use by --bits")
-        if page.dtype not in (np.uint8, np.uint16):
-            raise BadImage(f"its values must have 8 or 16 bits, got {page.dtype}")
+        if page.dtype not in (np.uint8, np.uint16) or np.min(page.bitspersample) < 8:
+            raise BadImage(f"its values must have 8 or 16 bits, got {page.bitspersample} ({page.dtype})")
         if (turned := page.tags.valueof(_ORIENTATION, 1)) != 1:
             raise BadImage(f"its pixels must be stored upright to be read by window, got orientation {turned}")
         self.size = page.imagewidth, page.imagelength

@@ -43,9 +43,7 @@ def test_windows_are_those_of_the_image(tmp_path, options, values, bits):
 
 def test_an_image_that_is_no_longer_used_frees_its_tiles(tmp_path):
     """At once: the garbage collector would let tens of images wait."""
-    image = TiffImage(written(tmp_path / "a.tif", PIXELS, tile=(64, 64)))
-    tile = weakref.ref(image._segment(0, 0))
-    del image
+    tile = weakref.ref(TiffImage(written(tmp_path / "a.tif", PIXELS, tile=(64, 64)))._segment(0, 0))
     assert tile() is None
 
 
@@ -72,6 +70,7 @@ OTHERS = [
     (PIXELS, {}, 5, "TIFF"),
     (PIXELS.astype(np.uint16), {}, None, "--bits"),
     (PIXELS.astype(np.float32), {}, None, "float32"),
+    (PIXELS[..., 0] % 16, {"photometric": "minisblack", "bitspersample": 4}, None, "got 4"),
     (np.dstack([PIXELS] * 3), {"photometric": "minisblack", "planarconfig": "contig"}, None, "9 samples"),
     (np.stack([PIXELS] * 3), {}, None, "3 pages"),
     (PIXELS, {"extratags": [(274, 3, 1, 6, True)]}, None, "orientation 6"),
