@@ -26,7 +26,7 @@ def option(text: str) -> tuple[str, object]:
 @command_line
 def main(argv: Sequence[str]) -> None:
     from soft_vit.linearise import linearise
-    from soft_vit.linearise.plan import Match, Plan, split_steps
+    from soft_vit.linearise.plan import Match, Plan, Trainable, split_steps
 
     parser = ArgumentParser(__doc__)
     add = parser.add_argument
@@ -41,20 +41,22 @@ def main(argv: Sequence[str]) -> None:
     add("--size", nargs="+", type=int, default=[224], metavar="PIXELS", help=what)
     add("--steps", nargs="+", type=int, default=[3000], metavar="N", help="steps in total or by phase (default: 3000)")
     add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
-    what = "rates of the first phase and of the others (default: 1e-3 3e-5)"
+    what = "rates of the first phase and of the others (default: 1e-3 1e-4)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
     what = "blocks whose tokens are learned too (default: all but the last)"
     add("--intermediate", nargs="*", type=int, metavar="N", help=what)
     what = "what the first phase learns of attentions: their outputs (default), their weights, or both"
     add("--match", choices=get_args(Match), default=Plan.match, help=what)
+    what = "what the other phases change: the new attentions (default), or all parameters"
+    add("--trainable", choices=get_args(Trainable), default=Plan.trainable, help=what)
     add("--bf16", action="store_true", help="autocast in bfloat16")
     add("--seed", type=int, default=0, metavar="N", help="seed of weights, order and crops")
     add("--workers", type=int, default=2, metavar="N", help="processes that read images")
     add_device_option(parser)
     args = parser.parse_args(argv)
     sizes, intermediates = tuple(args.size), None if args.intermediate is None else tuple(args.intermediate)
-    how = dict(batch_size=args.batch_size, lr=tuple(args.lr), match=args.match, seed=args.seed, bf16=args.bf16)
-    plan = Plan(split_steps(args.steps, len(sizes)), sizes, intermediates=intermediates, **how)
+    how = dict(lr=tuple(args.lr), match=args.match, trainable=args.trainable, seed=args.seed, bf16=args.bf16)
+    plan = Plan(split_steps(args.steps, len(sizes)), sizes, args.batch_size, intermediates=intermediates, **how)
     which = dict(blocks=args.blocks, options=dict(args.kind_options), keep_softmax=args.keep_softmax)
     command = shlex.join(["python", "tools/linearise.py", *argv])
     where = dict(workers=args.workers, device=args.device, command=command)

@@ -9,6 +9,7 @@ from typing import Literal
 WARM_UP = 0.05
 
 Match = Literal["outputs", "weights", "both"]
+Trainable = Literal["attention", "all"]
 
 
 @dataclass(frozen=True)
@@ -19,15 +20,17 @@ class Plan:
     turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
     phase, and of the others. intermediates: blocks whose tokens are learned as well as the final ones, by default all
     but the last. match: what the first phase learns, the outputs of attentions, their weights, or both; weights take
-    time quadratic in N. bf16: autocast.
+    time quadratic in N. trainable: parameters that the other phases change, those of the new attentions, or all. bf16:
+    autocast.
     """
 
     steps: tuple[int, int, int] = (1000, 1500, 500)
     sizes: tuple[int, ...] = (224,)
     batch_size: int = 16
-    lr: tuple[float, float] = (1e-3, 3e-5)
+    lr: tuple[float, float] = (1e-3, 1e-4)
     intermediates: tuple[int, ...] | None = None
     match: Match = "outputs"
+    trainable: Trainable = "attention"
     seed: int = 0
     bf16: bool = False
 

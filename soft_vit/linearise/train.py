@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from soft_vit.linearise.backbone import Backbone, make_student
 from soft_vit.linearise.errors import attention_errors, neighbour_agreement, token_errors, tokens_of, transfer_errors
-from soft_vit.linearise.plan import Match, Plan
+from soft_vit.linearise.plan import Match, Plan, Trainable
 from soft_vit.ops.numerics import check_choice
 from soft_vit.resume.position import seed_step
 from soft_vit.resume.ranks import from_main, rank_and_count
@@ -118,12 +118,13 @@ class Linearisation:
         if not 0 <= self.keep_softmax < len(self.blocks):
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
         check_choice("match", self.plan.match, get_args(Match))
+        check_choice("trainable", self.plan.trainable, get_args(Trainable))
         if self.plan.intermediates is None:
             self.plan = replace(self.plan, intermediates=tuple(range(count - 1)))
         if not all(-count <= block < count for block in self.plan.intermediates):
             raise ValueError(f"intermediates must be from 0 to {count - 1}, got {self.plan.intermediates}.")
         if not list(self._attention_parameters()):
-            self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]))
+            self.plan = replace(self.plan, steps=(0, *self.plan.steps[1:]), trainable="all")
         names = ("kind", "blocks", "options", "keep_softmax")
         self.settings = {name: getattr(self, name) for name in names} | asdict(self.plan)
         self.settings |= {"teacher": self.teacher.source, "processes": rank_and_count()[1]}
@@ -206,7 +207,7 @@ class Linearisation:
                     stop.leave()
 
     def _begin(self, in_first: bool, device: torch.device) -> tuple[torch.optim.Optimizer, nn.Module]:
-        self.student.train().requires_grad_(not in_first)
+        self.student.train().requires_grad_(not in_first and self.plan.trainable == "all")
         for parameter in self._attention_parameters():
             parameter.requires_grad_()
         trained = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
@@ -385,8 +386,8 @@ class Linearisation:
             given = ", ".join(map(str, state))
             raise ValueError(f"{path} must hold {', '.join(sorted(keys))}, got {given}; give another --out.")
         for name, value in self.settings.items():
-            # Runs of version 0.3 did not note their images, and those of 0.4 learned the outputs of attentions.
-            absent = {"images": value, "match": "outputs"}.get(name)
+            # Runs of version 0.3 did not note their images; those of 0.4 learned outputs, then all parameters.
+            absent = {"images": value, "match": "outputs", "trainable": "all"}.get(name)
             if (given := state["settings"].get(name, absent)) != value:
                 raise ValueError(f"{path} must be of a run with {name}={value}, got {given}; give another --out.")
         self.step, self.history = state["step"], state["history"]

@@ -1,6 +1,7 @@
 """Students of the real teacher: what each is, and a run of one."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from soft_vit.linearise import Backbone, Linearisation, Plan, UnlabelledImages, make_student, save_backbone
-from soft_vit.linearise.plan import Match
+from soft_vit.linearise.plan import Match, Trainable
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
@@ -35,12 +36,12 @@ class Student(NamedTuple):
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
     of `Plan`; phases are checked, and students judged, at the second one. also: sides in pixels at which it is judged
     too. probed: whether a probe reads its features. vary: of `UnlabelledImages`. part: it learns from one picture in so
-    many.
+    many. match, trainable: of `Plan`.
     """
 
     kind: str = "linear"
     steps: tuple[int, int, int] = (150, 0, 0)
-    lr: tuple[float, float] = Plan.lr
+    lr: tuple[float, float] = (1e-3, 3e-5)
     intermediates: tuple[int, ...] = ()
     after: str = ""
     keep: int = 0
@@ -51,6 +52,7 @@ class Student(NamedTuple):
     vary: bool = False
     part: int = 1
     match: Match = "outputs"
+    trainable: Trainable = "all"
     seed: int = 0
 
 
@@ -59,7 +61,7 @@ def second(
 ) -> Student:
     """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
     kind, steps = STUDENTS[after].kind, (steps, 0) if isinstance(steps, int) else steps
-    return Student(kind, (0, *steps), (Plan.lr[0], lr), intermediates, after, **changes)
+    return Student(kind, (0, *steps), (Student().lr[0], lr), intermediates, after, **changes)
 
 
 MIDDLE, EVERY = (3, 7), tuple(range(11))
@@ -74,7 +76,7 @@ STUDENTS: dict[str, Student] = {
     "linear_150_conv": Student("linear:qk_conv=True"),
     "linear_150_norm": Student("linear:key_norm=instance"),
     "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
-    "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, Plan.lr[1])),
+    "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, 3e-5)),
     "hedgehog_300": Student("hedgehog", (300, 0, 0)),
     "hedgehog_450": Student("hedgehog", (450, 0, 0)),
     "hedgehog_450_varied": Student("hedgehog", (450, 0, 0), vary=True),
@@ -94,11 +96,14 @@ STUDENTS |= {
 STUDENTS |= {
     "hedgehog_450_half": Student("hedgehog", (450, 0, 0), vary=True, part=2),
     "hedgehog_450_quarter": Student("hedgehog", (450, 0, 0), vary=True, part=4),
-    "hedgehog_1050_varied": second("hedgehog_450_varied", 600, 3e-5, EVERY, vary=True),
 }
+# All parameters in the second phase, or the attentions alone, whose rate may be higher.
+STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY, vary=True)
+ALONE: dict[str, Any] = dict(steps=150, intermediates=EVERY, vary=True, trainable="attention")
+STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", lr=3e-4, **ALONE)
 STUDENTS |= {
-    f"hedgehog_1050_{name}": second(f"hedgehog_450_{name}", 600, 3e-5, EVERY, vary=True, part=part)
-    for name, part in (("half", 2), ("quarter", 4))
+    f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", lr=1e-4, **ALONE, part=part)
+    for name, part in (("varied", 1), ("half", 2), ("quarter", 4))
 }
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
 FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
@@ -107,6 +112,7 @@ STUDENTS |= {
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
     "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
+    "hedgehog_224_attention": second("hedgehog_450_varied", **FULL | ALONE | {"lr": 1e-4, "steps": (1200, 500)}),
     "hedgehog_448_varied": second("hedgehog_450_varied", (1200, 500), **FULL | {"sizes": (112, 224, 448)}, vary=True),
 }
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
@@ -134,8 +140,7 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     train = write_photographs(root) / "train"
     pictures = UnlabelledImages(train, teacher.mean, teacher.std, student.seed, student.vary)
     pictures.entries = pictures.entries[:: student.part]
-    how: Any = dict(lr=student.lr, intermediates=student.intermediates, match=student.match, seed=student.seed)
-    plan = Plan(student.steps, student.sizes, student.batch_size, **how)
+    plan = Plan(**{each.name: getattr(student, each.name) for each in fields(Plan) if each.name != "bf16"})
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
         _load(run.student, student.after, root)
