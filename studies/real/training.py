@@ -32,6 +32,7 @@ ATTENTION_RUNS = tuple(f"{kind}_{seed}" for seed, kind in product(SEEDS, ATTENTI
 # A pass of the student, a ViT-S, takes as long as five of a pyramid.
 BEGINNINGS: dict[str, dict[str, Any]] = {
     "scratch": {"model.model_name": "soft_pico", "load_from": None},
+    "scratch_soft_plus": {"model.model_name": "soft_plus_pico", "load_from": None},
     "shapes": {"model.model_name": "soft_pico", "load_from": "timm://soft_pico.shapes"},
     "fashion": {"model.model_name": "soft_plus_pico", "load_from": "timm://soft_plus_pico.fashion"},
     "student": {"model.pretrained": True, "load_from": None, "image_size": 112, "train_cfg.max_epochs": 6},
