@@ -69,13 +69,14 @@ def students_table(results: Results) -> str:
         crops += f", of one picture in {student['part']}" if student.get("part", 1) > 1 else ""
         cells = ["/".join(map(str, student["sizes"])), f"`{student['kind']}`", softmax, crops]
         cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
-        cells.append("every" if len(learned) == BLOCKS - 1 else ", ".join(map(str, learned)) or "none")
+        parameters = student.get("trainable", "all") if steps[1] else "attention"
+        cells += [parameters, "every" if len(learned) == BLOCKS - 1 else ", ".join(map(str, learned)) or "none"]
         cells.append(" ".join(str(phase["step"]) for phase in phases if "step" in phase))
         cells += [over_seeds([each[key] for each in judged], 3) for key in ("cosine", "agreement", "overlap")]
         minutes = over_seeds([_total_minutes(each, results) for each in names])
         rows.append((fmean(each["cosine"] for each in judged), [*cells, minutes]))
-    header = ["pixels", "kind", "softmax in", "crops", "match", "steps", "last rate", "blocks learned too", "kept step"]
-    header += ["cosine", "agreement", "overlap", "CPU minutes"]
+    header = ["pixels", "kind", "softmax in", "crops", "match", "steps", "last rate", "parameters"]
+    header += ["blocks learned too", "kept step", "cosine", "agreement", "overlap", "CPU minutes"]
     return markdown_table(header, [row for _, row in sorted(rows, key=lambda pair: -pair[0])])
 
 

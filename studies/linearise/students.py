@@ -139,8 +139,7 @@ def linearise(run: Run, judge: Judge) -> Result:
     steps = run.steps1 + run.steps2
     order = torch.from_numpy(np.random.default_rng(run.seed).integers(len(pool), size=(steps, run.batch_size)))
     sides, rates = (task.side * task.patch,), (run.rate1, run.rate2)
-    how: Any = dict(intermediates=(), trainable="all", seed=run.seed)
-    plan = Plan((run.steps1, run.steps2, 0), sides, run.batch_size, rates, **how)
+    plan = Plan((run.steps1, run.steps2, 0), sides, run.batch_size, rates, (), trainable="all", seed=run.seed)
     kind, options = parse_kind(run.kind)
     state = _Judged(judge.teacher, kind, plan, options=options, keep_softmax=run.keep, judge=judge)
     state.fit(lambda start: (pool[index] for index in order[start:]), judge.samples[0].images[:32])

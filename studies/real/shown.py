@@ -20,12 +20,10 @@ from soft_vit.export import FORMATS, export, load_export_model
 from soft_vit.export.verified_file import relative_error
 from soft_vit.linearise import make_student
 from soft_vit.linearise.report import pca_colours
-from soft_vit.weights.load import load_into
-from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
 from studies.real.data import items, photographs
 from studies.real.judge import THRESHOLD
-from studies.real.students import STUDENTS
+from studies.real.students import STUDENTS, load_learned
 from studies.real.teacher import load_teacher, saliency_of
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "photo.jpg"
@@ -42,7 +40,7 @@ def see_photo(name: str, root: Path) -> dict[str, Any]:
     """Draw a photograph's tokens by the teacher and by a student; return how near they are, and seconds of both."""
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(STUDENTS[name].kind)
     student = make_student(teacher, kind, **options).eval()
-    load_into(student, read_checkpoint_file(root / "runs" / "linearise" / name / "checkpoint.pth")["student"])
+    load_learned(student, name, root)
     path = next(path for _, _, path in photographs(root) if PHOTO in path.parts)
     image = Image.open(path).convert("RGB").resize(SIZE[::-1], Image.Resampling.LANCZOS)
     x = normalize(to_tensor(image), list(teacher.mean), list(teacher.std))[None]

@@ -78,7 +78,6 @@ STUDENTS: dict[str, Student] = {
     "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
     "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, 3e-5)),
     "hedgehog_300": Student("hedgehog", (300, 0, 0)),
-    "hedgehog_450": Student("hedgehog", (450, 0, 0)),
     "hedgehog_450_varied": Student("hedgehog", (450, 0, 0), vary=True),
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
@@ -89,7 +88,6 @@ STUDENTS |= {
     "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
     "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
     "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
-    "linear_150_3e-5_all": second("linear_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
 }
 # What more pictures would bring: the same steps on all of them, on half and on a quarter.
@@ -118,17 +116,16 @@ STUDENTS |= {
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
-def _load(backbone: Backbone, name: str, root: Path) -> None:
+def load_learned(backbone: Backbone, name: str, root: Path) -> None:
     """Load the weights that the run of a student ended with."""
-    file = root / "runs" / "linearise" / name / "checkpoint.pth"
-    load_into(backbone, read_checkpoint_file(file)["student"])
+    load_into(backbone, read_checkpoint_file(root / "runs" / "linearise" / name / "checkpoint.pth")["student"])
 
 
 def save_student(name: str, root: Path) -> Path:
     """Write a student that has learned, as `tools/linearise.py` does; return its folder."""
     (kind, options), folder = parse_kind(STUDENTS[name].kind), root / "runs" / "students" / name
     student = make_student(load_teacher(root)[0], kind, **options)
-    _load(student, name, root)
+    load_learned(student, name, root)
     save_backbone(student, folder)
     return folder
 
@@ -137,13 +134,13 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     """Train and judge a student, from where its run stands; return its errors by phase and what it keeps."""
     student, state = STUDENTS[name], root / "runs" / "linearise"
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
-    train = write_photographs(root) / "train"
-    pictures = UnlabelledImages(train, teacher.mean, teacher.std, student.seed, student.vary)
+    folder = write_photographs(root) / "train"
+    pictures = UnlabelledImages(folder, teacher.mean, teacher.std, student.seed, student.vary)
     pictures.entries = pictures.entries[:: student.part]
     plan = Plan(**{each.name: getattr(student, each.name) for each in fields(Plan) if each.name != "bf16"})
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
-        _load(run.student, student.after, root)
+        load_learned(run.student, student.after, root)
 
     def batches(start: int) -> Iterator[Tensor]:
         # Other pictures than those of the student that it begins with.
