@@ -97,21 +97,24 @@ STUDENTS |= {
 }
 # All parameters in the second phase, or the attentions alone, whose rate may be higher.
 STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY, vary=True)
-ALONE: dict[str, Any] = dict(steps=150, intermediates=EVERY, vary=True, trainable="attention")
-STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", lr=3e-4, **ALONE)
+ALONE: dict[str, Any] = dict(intermediates=EVERY, vary=True, trainable="attention")
+STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", 150, 3e-4, **ALONE)
 STUDENTS |= {
-    f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", lr=1e-4, **ALONE, part=part)
+    f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", 150, 1e-4, **ALONE, part=part)
     for name, part in (("varied", 1), ("half", 2), ("quarter", 4))
 }
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
-FULL: dict[str, Any] = dict(lr=3e-5, intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
+FULL: dict[str, Any] = dict(intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
-    "hedgehog_224": second("hedgehog_300", (600, 150), **FULL),
-    "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), **FULL, vary=True),
-    "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), keep=3, **FULL, vary=True),
-    "hedgehog_224_keep3": second("hedgehog_300", (300, 75), keep=3, **FULL),
-    "hedgehog_224_attention": second("hedgehog_450_varied", **FULL | ALONE | {"lr": 1e-4, "steps": (1200, 500)}),
-    "hedgehog_448_varied": second("hedgehog_450_varied", (1200, 500), **FULL | {"sizes": (112, 224, 448)}, vary=True),
+    "hedgehog_224": second("hedgehog_300", (600, 150), 3e-5, **FULL),
+    "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), 3e-5, **FULL, vary=True),
+    "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), 3e-5, keep=3, **FULL, vary=True),
+    "hedgehog_224_keep3": second("hedgehog_300", (300, 75), 3e-5, keep=3, **FULL),
+    "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
+    "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
+    "hedgehog_448_varied": second(
+        "hedgehog_450_varied", (1200, 500), 3e-5, **FULL | {"sizes": (112, 224, 448)}, vary=True
+    ),
 }
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
