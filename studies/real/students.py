@@ -112,10 +112,8 @@ STUDENTS |= {
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), 3e-5, keep=3, **FULL),
     "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
     "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
-    "hedgehog_448_varied": second(
-        "hedgehog_450_varied", (1200, 500), 3e-5, **FULL | {"sizes": (112, 224, 448)}, vary=True
-    ),
 }
+STUDENTS["hedgehog_448_varied"] = STUDENTS["hedgehog_224_varied"]._replace(sizes=(112, 224, 448))
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
 
 
