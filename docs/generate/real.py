@@ -122,7 +122,7 @@ def students_chart(results: Results) -> str:
             best = cosine
     dots = {name: (across(minutes), up(cosine)) for minutes, cosine, _, name in points}
     parts += [dot(*dots[name], style, name) for _, _, style, name in points]
-    labels = [(*dots[name], name) for name in sorted(named)]
+    labels = [(*dots[name], name.removeprefix("hedgehog_")) for name in sorted(named)]
     for (x, y), (_, _, name) in zip(label_places(labels, list(dots.values())), labels, strict=True):
         parts.append(text(round(x, 1), round(y, 1), name, "s"))
     title = "Cosine of students with the real teacher against CPU minutes"

@@ -22,7 +22,7 @@ from studies.real.teacher import compare_with_package, load_teacher
 CHECKED, JUDGED = 8, 32
 """Pictures of each source on which phases are checked, and on which students are judged."""
 JUDGED_AT_MORE = 4
-SEEDED = ("linear_150", "hedgehog_150", "hedgehog_150_both", "mala_150")
+SEEDED = ("linear_150", "hedgehog_150", "hedgehog_150_both", "mala_150", "hedgehog_600_all", "hedgehog_600_varied")
 """Students that other seeds repeat."""
 # Pictures on which the conversion is compared with the package.
 COMPARED = 24
