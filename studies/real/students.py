@@ -61,7 +61,7 @@ def second(
 ) -> Student:
     """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
     kind, steps = STUDENTS[after].kind, (steps, 0) if isinstance(steps, int) else steps
-    return Student(kind, (0, *steps), (Student().lr[0], lr), intermediates, after, **changes)
+    return Student(kind, (0, *steps), (1e-3, lr), intermediates, after, **changes)
 
 
 MIDDLE, EVERY = (3, 7), tuple(range(11))

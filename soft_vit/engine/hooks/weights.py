@@ -44,7 +44,7 @@ class WeightsHook(Hook):
         target, spec = (model if network is None else network), spec_of(checkpoint)
         source = str(runner.cfg.get("load_from") or "the checkpoint")
         if runner._resume:
-            remedy = "begin one from other weights with load_from."
+            remedy = "begin another run from weights with load_from."
             if "message_hub" not in checkpoint:
                 raise ValueError(f"--resume needs the checkpoint of a run; {remedy}")
             if "ema_state_dict" in checkpoint and not any(isinstance(hook, EMAHook) for hook in runner.hooks):
