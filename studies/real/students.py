@@ -60,8 +60,9 @@ def second(
     after: str, steps: int | tuple[int, int], lr: float, intermediates: tuple[int, ...] = (), **changes: Any
 ) -> Student:
     """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
-    kind, steps = STUDENTS[after].kind, (steps, 0) if isinstance(steps, int) else steps
-    return Student(kind, (0, *steps), (1e-3, lr), intermediates, after, **changes)
+    steps = (0, steps, 0) if isinstance(steps, int) else (0, *steps)
+    changes |= {"steps": steps, "lr": (1e-3, lr), "intermediates": intermediates, "after": after}
+    return STUDENTS[after]._replace(**changes)
 
 
 MIDDLE, EVERY = (3, 7), tuple(range(11))
@@ -90,26 +91,22 @@ STUDENTS |= {
     "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
     "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
 }
-# What more pictures would bring: the same steps on all of them, on half and on a quarter.
-STUDENTS |= {
-    "hedgehog_450_half": Student("hedgehog", (450, 0, 0), vary=True, part=2),
-    "hedgehog_450_quarter": Student("hedgehog", (450, 0, 0), vary=True, part=4),
-}
+# What more pictures would bring, by half and a quarter of them; and weights of attentions, besides their outputs.
+LONGER: dict[str, dict[str, Any]] = {"half": {"part": 2}, "quarter": {"part": 4}, "both": {"match": "both"}}
+STUDENTS |= {f"hedgehog_450_{name}": STUDENTS["hedgehog_450_varied"]._replace(**LONGER[name]) for name in LONGER}
 # All parameters in the second phase, or the attentions alone, whose rate may be higher.
-STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY, vary=True)
-ALONE: dict[str, Any] = dict(intermediates=EVERY, vary=True, trainable="attention")
+STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY)
+ALONE: dict[str, Any] = dict(intermediates=EVERY, trainable="attention")
 STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", 150, 3e-4, **ALONE)
-STUDENTS |= {
-    f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", 150, 1e-4, **ALONE, part=part)
-    for name, part in (("varied", 1), ("half", 2), ("quarter", 4))
-}
+STUDENTS |= {f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", 150, 1e-4, **ALONE) for name in ("varied", *LONGER)}
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
 FULL: dict[str, Any] = dict(intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), 3e-5, **FULL),
-    "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), 3e-5, **FULL, vary=True),
-    "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), 3e-5, keep=3, **FULL, vary=True),
+    "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), 3e-5, **FULL),
+    "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), 3e-5, keep=3, **FULL),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), 3e-5, keep=3, **FULL),
+    "hedgehog_224_both": second("hedgehog_450_both", (1200, 500), 1e-4, **FULL | ALONE),
     "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
     "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
 }
