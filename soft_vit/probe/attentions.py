@@ -28,7 +28,8 @@ def kind_name(attn: Attention) -> str:
 
 def stage_number(name: str) -> int | None:
     """Return the stage of a module of a pyramid, counted from 1; None outside of stages."""
-    found = re.search(r"(?:stages|layers)\.(\d+)\.", name)
+    # Where no number of a block follows, as in Vision-RWKV, layers are blocks.
+    found = re.search(r"(?:stages|layers)\.(\d+)\..*\.\d+\.", name)
     return int(found[1]) + 1 if found else None
 
 

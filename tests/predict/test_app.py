@@ -57,6 +57,8 @@ MODELS = [
     ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [2, 2, 2, 2]),
     ("linear_vit_tiny_patch16", {"linear"}, [4]),
     ("flatten_swin_tiny", {"FlattenAttention"}, [16, 8]),
+    # One stage, whose blocks are called layers.
+    ("vrwkv_tiny", {"rwkv"}, [4]),
     # Not linear in its values.
     ("vittt_tiny", {"ttt"}, [None]),
 ]
@@ -66,9 +68,8 @@ MODELS = [
 def test_every_form_of_model(name, kinds, sides):
     found = look(TimmPredictor(name, pretrained=False, img_size=64), picture_of(), "middle")
     assert {layer.probe.attention for layer in found.layers} == kinds
-    assert [layer.matrix is not None and layer.row(PLACE).shape[1:] for layer in found.shown] == [
-        side is not None and (side, side) for side in sides
-    ]
+    shapes = [layer.matrix is not None and layer.row(PLACE).shape[1:] for layer in found.shown]
+    assert shapes == [side is not None and (side, side) for side in sides]
     assert all(layer.probe.share > 0 for layer in found.shown)
 
 
