@@ -28,19 +28,19 @@ def read_run(path: str | Path) -> dict[str, Series]:
     # The folders of starts are named by their time.
     if not (logs := [path] if path.is_file() else sorted(path.glob("*/vis_data/scalars.json"))):
         raise FileNotFoundError(f"The run must be a work directory with logs or a scalars.json, got {path}.")
+    read = [_read_log(log) for log in logs]
+    # Runs that count in iterations log no epoch next to the loss. What is measured between two lines has one.
+    by_iteration = any(_is_training(x) and "loss" in x and "epoch" not in x for log in read for x in log)
     lines: list[dict] = []
-    for log in logs:
-        later = _read_log(log)
-        lines = _before(lines, later) + later
+    for later in read:
+        lines = _before(lines, later, by_iteration) + later
     if not lines:
         raise ValueError(f"The log of a run must not be empty, got {path}.")
-    # Runs that count in iterations log no epoch.
-    in_iterations = any(_is_training(line) and "epoch" not in line for line in lines)
     trained = {key for line in lines if _is_training(line) for key in line}
     series: dict[str, Series] = {}
     for line in lines:
         training = _is_training(line)
-        unit = "iteration" if training or in_iterations else "epoch"
+        unit = "iteration" if training or by_iteration else "epoch"
         for key in line.keys() - POSITION_KEYS:
             if line[key] is None or isinstance(line[key], int | float):
                 name = f"val/{key}" if not training and key in trained else key
@@ -99,9 +99,9 @@ def _is_training(line: dict) -> bool:
     return line.get("mode", "train" if "iter" in line else "val") == "train"
 
 
-def _before(earlier: list[dict], later: list[dict]) -> list[dict]:
+def _before(earlier: list[dict], later: list[dict], by_iteration: bool) -> list[dict]:
     """Return the earlier lines that a resumed run, logged in `later`, did not repeat."""
     iteration = min((line["step"] for line in later if _is_training(line)), default=math.inf)
     # An epoch's validation follows its training.
-    epoch = min((line.get("epoch", line["step"]) for line in later), default=math.inf)
+    epoch = min((x["step"] if by_iteration else x.get("epoch", x["step"]) for x in later), default=math.inf)
     return [line for line in earlier if line["step"] < (iteration if _is_training(line) else epoch)]

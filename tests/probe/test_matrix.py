@@ -149,10 +149,8 @@ def test_what_a_model_calls_beside_a_stage_is_counted_in_it():
 
 def test_inverse_is_counted():
     """Newton: 20 steps of two products of [M, M] for each head of each block; Cholesky: M^3 / 6 and M^2 D."""
-    macs = {
-        inverse: count_complexity(timm.create_model("soft_tiny", device="meta", inverse=inverse)).macs
-        for inverse in ("newton", "cholesky")
-    }
+    models = {name: timm.create_model("soft_tiny", device="meta", inverse=name) for name in ("newton", "cholesky")}
+    macs = {name: count_complexity(model).macs for name, model in models.items()}
     heads, m, d = 2 * 1 + 4 * 2 + 10 * 3, 49, 32
     newton = heads * (20 * 2 * m**3 + m * m * d)  # the iterations, and the inverse applied
     cholesky = heads * (m**3 / 6 + m * m * d)
@@ -233,8 +231,9 @@ RESUMED = [
     ([*FIRST, val_line(2, 20.0)], [[train_line(15, 3.5)]], [5, 4, 3.5], {1: 10}),
     # Started again from the beginning.
     ([*FIRST, val_line(2, 20.0)], [[train_line(5, 9.0)]], [9], {}),
-    # Runs that count in iterations log no epoch.
+    # Runs that count in iterations log no epoch, but with what is measured between two lines.
     (ITERATIONS, [[{"loss": 3.5, "iter": 15, "step": 15}]], [5, 3.5], {10: 10}),
+    (ITERATIONS, [[{"share": 0.5, "epoch": 1, "iter": 14, "step": 14}]], [5], {10: 10}),
     # Ended before it logged anything, and resumed after it measured something between two lines.
     (FIRST, [[], [{"residual": 0.5, "iter": 14, "step": 14}, train_line(15, 3.2)]], [5, 4, 3.2], {1: 10}),
 ]
