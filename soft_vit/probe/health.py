@@ -98,7 +98,8 @@ def _measure_share(
     with switched_off(attn):
         without = attn.forward(*args, **kwargs)
     whole = output.float().norm()
-    if whole > 0:
+    # NaN is not 0, and gives shares that are NaN.
+    if whole != 0:
         result.share = float((output - without).float().norm() / whole)
         result.rest = float(without.float().norm() / whole)
 

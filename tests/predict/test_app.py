@@ -19,8 +19,7 @@ PLACE = (0.3, 0.8)
 
 
 def picture_of(width: int = 64, height: int = 64) -> Image.Image:
-    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    return Image.fromarray(pixels)
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")

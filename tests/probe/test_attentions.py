@@ -64,6 +64,8 @@ def test_share_with_a_local_branch():
     found = probe(Alone(attn), x, {"attn": lambda found, matrix: None})["attn"]
     assert found.share == pytest.approx(float((whole - local).norm() / whole.norm()), rel=1e-6)
     assert found.rest == pytest.approx(float(local.norm() / whole.norm()), rel=1e-6)
+    nn.init.constant_(attn.proj.weight, torch.nan)
+    assert not probe(Alone(attn), x)["attn"].is_dead
 
 
 @pytest.mark.parametrize("kind", ["soft", "soft_norm"])
