@@ -29,9 +29,6 @@ from soft_vit.weights.files import RESOURCES
 # Tools of tools/analysis/ on images and weights in files; tests/test_pages.py runs what pages show.
 
 
-SMALL = ["--model", "soft_pico", "--img-size", "64"]
-
-
 def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys):
     for number, sample in enumerate(ShapeImages(20, "val")):
         (tmp_path / CLASSES[sample.label]).mkdir(exist_ok=True)
@@ -56,9 +53,10 @@ def test_spectrum_of_generated_shapes(tool, tmp_path, monkeypatch):
     """Published weights are the default. As a file, they get shapes normalised as in their training."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     tables = []
-    for given in ([], ["--checkpoint", str(RESOURCES / "checkpoints" / "soft_pico.shapes.safetensors")]):
+    file = str(RESOURCES / "checkpoints" / "soft_plus_pico.fashion.safetensors")
+    for given in (["soft_plus_pico.fashion"], ["soft_plus_pico", "--checkpoint", file]):
         with pytest.raises(SystemExit, match=r"pip install 'soft_vit\[analysis\]'"):
-            tool("attention_spectrum")([*SMALL, "--shapes", "1", "--out", f"{tmp_path}/new/soft.v1", *given])
+            tool("attention_spectrum")(["--shapes", "1", "--out", f"{tmp_path}/new/soft.v1", "--model", *given])
         tables.append(list(csv.DictReader((tmp_path / "new" / "soft.v1.csv").open())))
     # Written with six digits.
     np.testing.assert_allclose(*([float(row["cumulative"]) for row in table] for table in tables), atol=2e-6)

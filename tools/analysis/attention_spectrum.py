@@ -26,9 +26,9 @@ def read_images(paths: Sequence[Path], model: nn.Module) -> list[Tensor]:
     return [transform(read_image(path)) for path in paths]
 
 
-def draw_shapes(count: int, model: nn.Module, published: bool) -> list[Tensor]:
-    """Return generated test images `[3, H, W]`, normalised for published weights, or else as in the demo's config."""
-    config = resolve_data_config({}, model=model) if published else {"mean": 127.5 / 255, "std": 64 / 255}
+def draw_shapes(count: int, model: nn.Module) -> list[Tensor]:
+    """Return generated test images `[3, H, W]`, normalised for the model."""
+    config = resolve_data_config({}, model=model)
     samples = ShapeImages(count, split="test", size=model.img_size)
     return list(normalised_batch(samples, config["mean"], config["std"]))
 
@@ -49,8 +49,7 @@ def main(argv: Sequence[str]) -> None:
     ensure_writable(png)
     weights = dict(checkpoint=args.checkpoint, pretrained=args.pretrained)
     model, title = load_pyramid(args.model, args.img_size, device=args.device, **weights)
-    published = args.pretrained and args.checkpoint is None
-    images = read_images(args.images, model) if args.images else draw_shapes(args.shapes, model, published)
+    images = read_images(args.images, model) if args.images else draw_shapes(args.shapes, model)
     spectra = measure_spectrum(model, [image.to(args.device) for image in images])
     height, width = model.img_size
     title += f", {height} x {width}, images: {len(images)}"
