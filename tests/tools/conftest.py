@@ -51,6 +51,5 @@ def demo() -> str:
 def photo(tmp_path, monkeypatch) -> str:
     """Return photo.png in the working folder, an image of 50 x 70 pixels."""
     monkeypatch.chdir(tmp_path)
-    pixels = np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save("photo.png")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)).save("photo.png")
     return "photo.png"

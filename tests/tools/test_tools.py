@@ -38,6 +38,9 @@ def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys):
     tool("attention_health")(["--model", "soft_pico", "--data", data, *few])
     top1 = re.search(r"\d \|\n\nTop-1 ([\d.]+) %, .* on 21 images", capsys.readouterr().out)
     assert 90 < float(top1[1]) < 100, "98 % on all generated images"
+    # The shapes have other labels than this model of ten classes.
+    tool("attention_health")(["--model", "soft_plus_pico.fashion", *few])
+    assert "Top-1" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match="1000 classes"):
         tool("attention_health")(["--model", "soft_tiny", "--no-pretrained", "--data", data, *few])
 
@@ -71,10 +74,9 @@ TINY = ["--cfg-options", "image_size=32", "test_dataloader.dataset.length=7", "t
 
 def test_timm_name_without_a_config(tool, tmp_path, capsys):
     for i in range(3):
-        (tmp_path / "images" / str(i)).mkdir(parents=True)
-        Image.fromarray(ShapeImages(3, size=32)[i].image).save(tmp_path / "images" / str(i) / "0.png")
+        (tmp_path / "data-root" / str(i)).mkdir(parents=True)
+        Image.fromarray(ShapeImages(3, size=32)[i].image).save(tmp_path / "data-root" / str(i) / "0.png")
     files = {name: tmp_path / name for name in ("data-root", "work-dir", "out", "per-class", "confusion")}
-    files["data-root"] = tmp_path / "images"
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     workers = ["test_dataloader.num_workers=0", "test_dataloader.persistent_workers=False"]
     tool("test")(["--model", "test_vit", "--no-pretrained", "--tta", *options, "--cfg-options", *workers])

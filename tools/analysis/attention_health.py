@@ -17,7 +17,7 @@ from timm.data import ImageNetInfo, create_transform, infer_imagenet_subset, res
 from torch import Tensor, nn
 
 from soft_vit.cli import ArgumentParser, add_device_option, add_img_size_option, add_model_options, command_line
-from soft_vit.data import ShapeImages, normalised_batch
+from soft_vit.data import CLASSES, ShapeImages, normalised_batch
 from soft_vit.data.images import find_images
 from soft_vit.models.base import require_known
 from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
@@ -70,8 +70,9 @@ def main(argv: Sequence[str]) -> None:
     images, labels = images.to(args.device), labels.to(args.device)
     health = measure_health(model, list(images[: args.num_matrices]))
     text = ""
-    # The labels of generated shapes fit models with 10 classes only.
-    if args.data is not None or model.num_classes == 10:
+    # Models of other classes do not fit the labels of generated shapes. Files may leave the names out.
+    names = model.pretrained_cfg.get("label_names") or CLASSES
+    if args.data is not None or (model.num_classes == len(CLASSES) and tuple(names) == CLASSES):
         found = measure_accuracies(model, list(zip(images.split(50), labels.split(50), strict=True)), health)
         text += f"\n\nTop-1 {100 * found['none']:.1f} %, with these attentions off {100 * found['all']:.1f} %"
         if "dead" in found:
