@@ -114,8 +114,7 @@ class TimmPredictor(TimmModel):
 
 def readable_names(names: Sequence[Any]) -> list[str]:
     """Return class names, with words instead of WordNet's numbers such as n01440764."""
-    words = _wordnet_words()
-    return [words.get(str(name), str(name)) for name in names]
+    return [_wordnet_words().get(str(name), str(name)) for name in names]
 
 
 @cache
@@ -212,7 +211,8 @@ class ConfigPredictor:
 
     def _predict(self, images: Sequence[Image.Image]) -> list[Result]:
         prepared = [self.prepare(to_rgb(image, self.bits)) for image in images]
-        self._note_shrinking(images[0], prepared[0]["inputs"])
+        for image, sample in zip(images, prepared, strict=True):
+            self._note_shrinking(image, sample["inputs"])
         # In a batch of several sizes, padding would change what attention sees of an image.
         equal = len({sample["inputs"].shape for sample in prepared}) == 1
         batches = [prepared] if equal else [[sample] for sample in prepared]

@@ -240,3 +240,6 @@ def test_result_does_not_depend_on_the_other_images(dense):
             np.testing.assert_allclose(result.boxes, alone.boxes, rtol=1e-4, atol=1e-3)
         else:
             np.testing.assert_array_equal(result.classes, alone.classes)
+    # A large image is noted at any place in its batch.
+    predictor([images[0], photo(640, 640)])
+    assert ["640 x 640" in note for note in predictor.notes] == [True] * (task == "segmentation")
