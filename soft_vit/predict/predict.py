@@ -150,7 +150,7 @@ def part_file(out: Path, predictor: Any, item: Input) -> Path:
     # What an address or a pipe gives may change from call to call.
     status = item.source.stat() if isinstance(item.source, Path) else None
     version = (status.st_size, status.st_mtime_ns) if status else os.getpid()
-    known = (predictor.key, predictor.bits, os.path.abspath(item.source), version)
+    known = (predictor.key, predictor.bits, predictor.upright, os.path.abspath(item.source), version)
     return out / f".{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.part"
 
 

@@ -200,7 +200,7 @@ class ConfigPredictor:
         collate = dict(cfg.test_dataloader.get("collate_fn") or {"type": "pseudo_collate"})
         self.collate = partial(FUNCTIONS.get(collate.pop("type")), **collate)
         self.label_type = (np.int16 if self.model.head.num_classes > 256 else np.uint8) if strips else None
-        self.key = f"{cfg.model} {sum_of_weights(self.model) if strips else 0}"
+        self.key = f"{model} {sum_of_weights(self.model) if strips else 0}"
         self.device = device
         self.model.to(device).eval()
 

@@ -159,16 +159,16 @@ def test_a_killed_run_continues_with_the_next_row(tmp_path):
     def stop() -> None:
         raise KeyboardInterrupt
 
-    first, other, deep, second = Rows(21, stop), Rows(14, stop), Rows(14, stop), Rows()
-    other.key, deep.bits = "other", 12
-    for model, code in ((first, 130), (other, 130), (deep, 130), (second, 0)):
+    first, other, deep, turned, second = Rows(21, stop), Rows(14, stop), Rows(14, stop), Rows(14, stop), Rows()
+    other.key, deep.bits, turned.upright = "other", 12, True
+    for model, code in ((first, 130), (other, 130), (deep, 130), (turned, 130), (second, 0)):
         outcome = predict_files([tmp_path / "a.png"], lambda model=model: model, tmp_path / "out", draw=False)
         assert outcome.exit_code == code
         # A part of a row.
         for part in (tmp_path / "out").glob(".*.part"):
             part.write_bytes(part.read_bytes() + b"1")
     assert (first.batches, second.batches) == ([0, 7, 14], [21, 28, 35])
-    assert other.batches == deep.batches == [0, 7]
+    assert other.batches == deep.batches == turned.batches == [0, 7]
     assert np.array_equal(np.asarray(Image.open(tmp_path / "out/a.png.classes.png")), pixels[..., 0] > 127)
 
 
