@@ -49,5 +49,5 @@ def load_pyramid(
 
 def require_pyramid(name: str) -> None:
     """Raise ValueError for a name, with or without a tag, that is not a pyramid of this package."""
-    if name not in PYRAMID_MODELS and name not in RECORDED_WEIGHTS:
+    if name.partition(".")[0] not in PYRAMID_MODELS or name not in {*PYRAMID_MODELS, *RECORDED_WEIGHTS}:
         raise ValueError(f"model must be a pyramid of this package such as soft_tiny, got {name}.")

@@ -267,6 +267,7 @@ CASES = {
     "visualize_attention": [
         ("file --model soft_pico", "file cannot be read"),
         ("photo.png --model soft_pico --stage 5", "got 5"),
+        ("photo.png --model mlla_tiny.leaplab_in1k --no-pretrained", "got mlla_tiny.leaplab_in1k"),
     ],
 }
 
