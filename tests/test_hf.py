@@ -55,12 +55,9 @@ def inputs(name: str) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     if name != "siglip2":
         return {"pixel_values": torch.randn(2, 3, 24, 24, generator=generator, dtype=torch.float64)}
-    lengths = torch.tensor(SIZES).prod(1)
-    return {
-        "pixel_values": torch.randn(len(SIZES), 36, 48, generator=generator, dtype=torch.float64),
-        "pixel_attention_mask": torch.arange(36) < lengths[:, None],
-        "spatial_shapes": torch.tensor(SIZES),
-    }
+    sizes, pixels = torch.tensor(SIZES), torch.randn(len(SIZES), 36, 48, generator=generator, dtype=torch.float64)
+    mask = torch.arange(36) < sizes.prod(1)[:, None]
+    return {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": sizes}
 
 
 def tokens_of(model: Any, images: dict[str, Tensor]) -> Tensor:

@@ -93,18 +93,26 @@ def _growth(network: Callable[[torch.Tensor], Any], device: torch.device) -> tup
 
 
 def free_memory(device: str | torch.device = "cpu") -> int:
-    """Return the bytes that can still be taken: of a GPU, or of the machine and its control group, as far as known."""
+    """Return the bytes that can still be taken: of a GPU, or of the machine and its control groups, as far as known."""
     device = torch.device(device)
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     free = [2**33] if os.name == "nt" else [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    if (lines := Path("/proc/meminfo")).is_file():
-        free.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", lines.read_text()).group(1)))
-    limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.stat"))
-    if limit.is_file() and (most := limit.read_text().strip()).isdigit():
-        free.append(int(most) - int(re.search(r"anon (\d+)", used.read_text()).group(1)))
+    if lines := _text(Path("/proc/meminfo")):
+        free.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", lines)[1]))
+    # A container shows its own group as the root; a job's group is within others, which limit it as well.
+    own = re.search(r"^0::/(.*)", _text(Path("/proc/self/cgroup")), re.MULTILINE)
+    group = Path("/sys/fs/cgroup", own[1] if own else "")
+    for place in (group, *group.parents):
+        if (most := _text(place / "memory.max").strip()).isdigit():
+            free.append(int(most) - int(re.search(r"anon (\d+)", _text(place / "memory.stat"))[1]))
     return max(min(free), 0)
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, empty without one."""
+    return path.read_text() if path.is_file() else ""
 
 
 def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int = 1) -> float:
@@ -121,18 +129,13 @@ def seconds_of(step: Callable[[], Any], device: str | torch.device, repeats: int
 
 def machine_description(device: str | torch.device = "cpu") -> str:
     """Return device, threads and versions, for the head of a table."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        count = torch.get_num_threads()
-        name = f"{_cpu_name()}, {count} thread{'s' * (count > 1)}"
+    count = torch.get_num_threads()
+    cpu = f"{_cpu_name()}, {count} thread{'s' * (count > 1)}"
+    name = torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu
     return f"{name}; torch {torch.__version__}, timm {timm.__version__}, Python {platform.python_version()}"
 
 
 def _cpu_name() -> str:
     """Return the processor's name from Linux, or else from Python."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else f"{platform.processor() or platform.machine()} CPU"
+    found = re.search(r"^model name\s*:(.*)", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found[1].strip() if found else f"{platform.processor() or platform.machine()} CPU"

@@ -19,6 +19,7 @@ from soft_vit.engine.drawing import class_colors, draw_classes, draw_instances, 
 from soft_vit.predict import ClassMap, Outcome, RankedClasses, predict_files, result_of
 from soft_vit.predict.inputs import find_inputs, free_name, printable
 from soft_vit.predict.results import Result
+from soft_vit.probe import cost
 
 # Many images: what is written, also when files are bad or the run is interrupted.
 
@@ -181,6 +182,17 @@ def test_more_pixels_than_pillow_allows_are_read_if_they_fit_into_memory(photos,
     assert Image.MAX_IMAGE_PIXELS == 9
 
 
+def test_free_memory_is_that_of_the_groups_of_a_job(tmp_path, monkeypatch):
+    """As without a container: the process says in which group it is, and a group around it has the limit."""
+    files = {"proc/self/cgroup": "1:cpu:/\n0::/job/step\n", "sys/fs/cgroup/job/step/memory.max": "max\n"}
+    files |= {"sys/fs/cgroup/job/memory.max": "5000\n", "sys/fs/cgroup/job/memory.stat": "anon 2000\nfile 1\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cost, "Path", lambda *parts: tmp_path.joinpath(*(part.lstrip("/") for part in parts)))
+    assert cost.free_memory() == 3000
+
+
 class Halves(Brightness):
     """Predicts class 0 for the upper half of the image, 1 for the lower one."""
 
@@ -255,12 +267,8 @@ def test_mistakes(tree, given, error):
         find_inputs([given], Path("out"))
 
 
-ADDRESSES = [
-    ("http://localhost/a/b.jpg?size=3#x", "b.jpg"),
-    ("https://localhost", "image"),
-    ("https://localhost/a/..", "image"),
-    ("-", "image"),
-]
+ADDRESSES = [("http://localhost/a/b.jpg?size=3#x", "b.jpg"), ("-", "image")]
+ADDRESSES += [("https://localhost", "image"), ("https://localhost/a/..", "image")]
 
 
 @pytest.mark.parametrize(("given", "name"), ADDRESSES)

@@ -61,11 +61,8 @@ def source(tab, selector: str) -> str:
 
 
 def wait_for_change(tab, selector: str, before: str) -> None:
-    tab.wait_for_function(
-        "([selector, before]) => document.querySelector(selector)?.src !== before",
-        arg=[selector, before],
-        timeout=60_000,
-    )
+    has_changed = "([selector, before]) => document.querySelector(selector)?.src !== before"
+    tab.wait_for_function(has_changed, arg=[selector, before], timeout=60_000)
 
 
 def give(tab, path: Path) -> None:
