@@ -19,13 +19,9 @@ TINY = shlex.split("""--cfg-options model.depths=[1,1,1,1] default_hooks.logger.
 
 def run(script: str, *arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in os.environ.items() if name not in ("NNODES", "PORT", "SRUN_ARGS", "GPUS")}
-    return subprocess.run(
-        ["bash", str(TOOLS / f"{script}.sh"), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment},
-    )
+    env = {**kept, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **environment}
+    command = ["bash", str(TOOLS / f"{script}.sh"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
 
 
 MISTAKES = [
@@ -85,12 +81,10 @@ def test_what_torchrun_is_given(tmp_path, environment, restarts, expected):
     assert given == launch + script
 
 
+CHOSEN = {"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9", "SRUN_ARGS": "--time=1:00:00 --exclude=n1"}
 SRUN = [
     ({}, {"--ntasks=8", "--ntasks-per-node=8", "--gres=gpu:8", "--cpus-per-task=5", "--signal=TERM@300"}),
-    (
-        {"GPUS": "32", "GPUS_PER_NODE": "4", "CPUS_PER_TASK": "9", "SRUN_ARGS": "--time=1:00:00 --exclude=n1"},
-        {"--ntasks=32", "--gres=gpu:4", "--time=1:00:00", "--exclude=n1"},
-    ),
+    (CHOSEN, {"--ntasks=32", "--gres=gpu:4", "--time=1:00:00", "--exclude=n1"}),
 ]
 
 

@@ -8,6 +8,7 @@ matrix, and the residual of Newton's iteration. With labelled images it also sho
 with all attentions off, and with all dead attentions off, whose share is below a thousandth.
 """
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from soft_vit.probe.load import require_device
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-    """Return images `[B, 3, H, W]`, evenly spread over a tree with a folder per class, and their labels.
+    """Return images `[B, 3, H, W]`, evenly spread over a tree with a folder per class, in any order, and their labels.
 
     Raises FileNotFoundError for a missing folder, and ValueError for a folder without images or with other classes than
     the model's.
@@ -35,7 +36,8 @@ def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int,
     names, subset = model.pretrained_cfg.get("label_names"), infer_imagenet_subset({"num_classes": model.num_classes})
     found = find_images(folder, "", classes=names or (subset and ImageNetInfo(subset).label_names()))
     total, count = len(found.samples), min(count, len(found.samples))
-    chosen = [found.samples[i * total // count] for i in range(count)]
+    # In no order of classes, so that the first images stand for all.
+    chosen = [found.samples[i * total // count] for i in random.Random(0).sample(range(count), count)]
     images = torch.stack([transform(found.load(entry)) for entry, _ in chosen])
     return images, torch.tensor([label for _, label in chosen])
 
