@@ -96,10 +96,8 @@ def test_attention_by_name(name, registered):
 
 
 # One model with every way of swapping; the others with their own attention and with one that needs their maps.
-SWAPS = [
-    *(("vit", kind) for kind in ("linear", "soft", "nystrom", "bigbird")),
-    *(pytest.param(name, kind, marks=marks(name)) for name in MODELS for kind in ("softmax", "local")),
-]
+SWAPS: list[Any] = [("vit", kind) for kind in ("linear", "soft", "nystrom", "bigbird")]
+SWAPS += [pytest.param(name, kind, marks=marks(name)) for name in MODELS for kind in ("softmax", "local")]
 
 
 @pytest.mark.parametrize(("name", "kind"), SWAPS)

@@ -116,8 +116,7 @@ def result_of(sample: BaseDataElement, names: Sequence[str], score_thr: float = 
         order = order[(scores[order] >= score_thr) & np.isfinite(boxes[order]).all(axis=1)]
         labels = _array(found.labels)[order].tolist()
         masks = _array(found.masks)[order].astype(bool) if "masks" in found else None
-        shown = [class_name(names, label) for label in labels]
-        return Instances(boxes[order], labels, shown, scores[order].tolist(), masks)
+        return Instances(boxes[order], labels, [class_name(names, i) for i in labels], scores[order].tolist(), masks)
     return ranked_classes(sample.pred_score, names, topk)
 
 

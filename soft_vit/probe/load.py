@@ -8,6 +8,7 @@ import torch
 
 from soft_vit.models import PYRAMID_MODELS, PyramidViT
 from soft_vit.weights import RECORDED_WEIGHTS
+from soft_vit.weights.build import model_of_file
 
 
 def require_device(device: str | torch.device) -> None:
@@ -32,19 +33,18 @@ def load_pyramid(
     """Return a pyramid by its timm name, in eval mode, and a title with its name and its weights.
 
     img_size: height and width of the images (default: the model's own). The weights come from the file checkpoint, or
-    are the published ones, or random without pretrained. Raises ValueError or FileNotFoundError, and WeightsError if
-    published weights are unavailable.
+    are the published ones, or random without pretrained. Raises ValueError, also for the file of another model, or
+    FileNotFoundError, and WeightsError if published weights are unavailable.
     """
     require_pyramid(name)
     require_device(device)
     options: dict[str, Any] = {} if img_size is None else {"img_size": img_size}
+    title = name.partition(".")[0]
     if checkpoint is not None:
-        # The head is not needed, so the file may have any number of classes.
-        options |= {"num_classes": 0, "pretrained_cfg_overlay": {"file": checkpoint}}
-    model = timm.create_model(name, pretrained=pretrained or checkpoint is not None, **options).to(device).eval()
-    if checkpoint is None and pretrained:
-        return model, f"{name.partition('.')[0]}.{model.pretrained_cfg['tag']}, pretrained"
-    return model, f"{name.partition('.')[0]}, {Path(checkpoint).name if checkpoint else 'random weights'}"
+        model, _ = model_of_file(name, checkpoint, "strict", **options)
+        return model.to(device).eval(), f"{title}, {Path(checkpoint).name}"
+    model = timm.create_model(name, pretrained=pretrained, **options).to(device).eval()
+    return model, f"{title}.{model.pretrained_cfg['tag']}, pretrained" if pretrained else f"{title}, random weights"
 
 
 def require_pyramid(name: str) -> None:

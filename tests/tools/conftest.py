@@ -31,9 +31,8 @@ def mistake(tool, capsys) -> Callable[..., str]:
     def error_of(name: str, *arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
             tool(name)([str(argument) for argument in arguments])
-        line = ended.value.code
-        if line == 2:
-            line = capsys.readouterr().err.splitlines()[-1].partition(": ")[2]
+        code = ended.value.code
+        line = capsys.readouterr().err.splitlines()[-1].partition(": ")[2] if code == 2 else code
         assert line.startswith("error: ")
         assert "\n" not in line
         return line

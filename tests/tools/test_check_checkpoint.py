@@ -25,14 +25,12 @@ def few_families(monkeypatch):
     monkeypatch.setattr(identify, "FAMILY_MODELS", ["pola_pvt_tiny", "mlla_tiny", "care_s0"])
 
 
+CARE = "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"
 RELEASED = [
     ("SOFT_Tiny_norm.pth", "", {}, "pretrained=True of soft_norm_tiny.fudan_in1k"),
     ("mine.pth", "", {"arch": "soft_norm_tiny"}, "Its notes name the model.*recorded under the name mine.pth"),
     ("MLLA_T.pth", "mlla_tiny", {}, "of mlla_tiny: 24.*pretrained=True of mlla_tiny.leaplab_in1k"),
-    pytest.param(
-        *("CARETrans_S0.pth.tar", "care_s0", {}, "of care_s0: 7.*pretrained=True of care_s0.zhouyuan_in1k"),
-        marks=pytest.mark.slow,
-    ),
+    pytest.param("CARETrans_S0.pth.tar", "care_s0", {}, CARE, marks=pytest.mark.slow),
 ]
 
 

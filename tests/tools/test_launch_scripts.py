@@ -46,10 +46,8 @@ def test_mistake_ends_in_one_line(script, arguments, environment, message):
 def recorder(folder: Path, name: str, exit_code: int = 0) -> Path:
     """Return a program that writes its arguments to folder/recorded and its threads to folder/threads."""
     program = folder / name
-    program.write_text(
-        f'#!/usr/bin/env bash\nprintf "%s\\n" "$@" >"{folder}/recorded"\necho "$OMP_NUM_THREADS" >"{folder}/threads"\n'
-        f"exit {exit_code}\n"
-    )
+    arguments, threads = f'printf "%s\\n" "$@" >"{folder}/recorded"', f'echo "$OMP_NUM_THREADS" >"{folder}/threads"'
+    program.write_text(f"#!/usr/bin/env bash\n{arguments}\n{threads}\nexit {exit_code}\n")
     program.chmod(0o755)
     return program
 

@@ -26,8 +26,18 @@ from soft_vit.data.images import decode_image
 from soft_vit.predict import predict
 from soft_vit.probe.health import Probe, measure_health
 from soft_vit.weights.files import RESOURCES
+from soft_vit.weights.spec import NOTES_KEY
 
 # Tools of tools/analysis/ on images and weights in files; tests/test_pages.py runs what pages show.
+
+
+def test_a_file_of_another_model_is_refused(tool, tmp_path):
+    """Also where all parameters have the same names and shapes."""
+    content = {"state_dict": timm.create_model("hydra_pyramid_pico", img_size=64).state_dict()}
+    torch.save({**content, "meta": {NOTES_KEY: {"model": "hydra_pyramid_pico"}}}, tmp_path / "hydra.pth")
+    for name in ("attention_health", "attention_spectrum"):
+        with pytest.raises(SystemExit, match="must be hydra_pyramid_pico"):
+            tool(name)(["--model", "linear_pyramid_pico", "--checkpoint", str(tmp_path / "hydra.pth")])
 
 
 def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys, monkeypatch):

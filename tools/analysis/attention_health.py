@@ -23,6 +23,7 @@ from soft_vit.data.images import find_images
 from soft_vit.models.base import require_known
 from soft_vit.probe.health import MIN_SHARE, health_table, measure_accuracies, measure_health
 from soft_vit.probe.load import require_device
+from soft_vit.weights.build import model_of_file
 
 
 def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
@@ -63,13 +64,13 @@ def main(argv: Sequence[str]) -> None:
     require_known(args.model)
     require_device(args.device)
     options = {} if args.img_size is None else {"img_size": args.img_size}
-    if args.checkpoint is not None:
-        options["pretrained_cfg_overlay"] = dict(file=args.checkpoint)
-    pretrained = args.checkpoint is not None or args.pretrained
-    model = timm.create_model(args.model, pretrained=pretrained, **options).to(args.device)
+    if args.checkpoint is None:
+        model = timm.create_model(args.model, pretrained=args.pretrained, **options)
+    else:
+        model, _ = model_of_file(args.model, args.checkpoint, "strict", **options)
+    model.to(args.device)
     read = draw_shapes if args.data is None else lambda *given: read_folder(args.data, *given)
-    images, labels = read(max(args.num_images, args.num_matrices), model, args.img_size)
-    images, labels = images.to(args.device), labels.to(args.device)
+    images, labels = (x.to(args.device) for x in read(max(args.num_images, args.num_matrices), model, args.img_size))
     health = measure_health(model, list(images[: args.num_matrices]))
     text = ""
     # Models of other classes do not fit the labels of generated shapes. Files may leave the names out.

@@ -51,8 +51,7 @@ def main(argv: Sequence[str]) -> None:
     model, title = load_pyramid(args.model, args.img_size, device=args.device, **weights)
     images = read_images(args.images, model) if args.images else draw_shapes(args.shapes, model)
     spectra = measure_spectrum(model, [image.to(args.device) for image in images])
-    height, width = model.img_size
-    title += f", {height} x {width}, images: {len(images)}"
+    title += f", {' x '.join(map(str, model.img_size))}, images: {len(images)}"
     write_atomically(table, spectrum_csv(spectra).encode())
     print(f"{title}\nWritten: {table}")
     plot_spectrum(spectra, png, title)
