@@ -71,14 +71,19 @@ def check_stages(depths: Sequence[int], **arguments: Sequence[float]) -> None:
 
 
 def require_known(name: str) -> None:
-    """Raise ValueError, with similar names, for a model name that timm does not know.
+    """Raise ValueError, with similar names, for a model name that timm does not know, and for an unknown tag.
 
-    The tag after a dot is not checked, nor a name with a prefix such as `hf-hub:`.
+    A name with a prefix such as `hf-hub:` is not checked.
     """
-    if ":" in name or timm.is_model(name):
+    if ":" in name:
         return
-    hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
-    raise ValueError(f"The model name must be one that timm knows, got {name!r}; {hint}")
+    if not timm.is_model(name):
+        hint = name_hint(name.split(".")[0], timm.list_models(), "choose a name of timm.list_models().")
+        raise ValueError(f"The model name must be one that timm knows, got {name!r}; {hint}")
+    try:
+        timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise ValueError(f"{str(error).rstrip('.')}; choose a name of timm.list_pretrained().") from error
 
 
 @register_notrace_function

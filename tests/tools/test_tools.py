@@ -253,7 +253,7 @@ SHAPES, OF_TINY = "{configs}/demo/soft_pico_shapes.py", "{configs}/soft_tiny.py"
 
 CASES = {
     "app": [("--checkpoint missing.pth", "--model"), ("--model soft_tiny --checkpoint missing.pth", "missing.pth")],
-    "attention_health": [("--model soft_pico --data missing", "missing")],
+    "attention_health": [("--model soft_pico --data missing", "missing"), ("--model soft_pico.bad", "pretrained()")],
     "attention_spectrum": [("--model soft_norm_pico", "soft_norm_pico"), ("--model soft_pico --out file/o", "o.png")],
     "convert_checkpoint": [("none.pth b.pth --to timm", "none.pth"), ("file file --to timm", "file")],
     "export": [("--format torch_export --out model.pt2", "--checkpoint"), (f"{EXPORT} --features 4", "from 0 to 3")],

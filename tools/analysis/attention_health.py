@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> None:
     add_model_options(parser)
     add_img_size_option(parser)
     add_device_option(parser)
-    what = "images in a folder per class (default: generated shapes)"
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help=what)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="a folder per class (default: generated shapes)")
     parser.add_argument("--num-images", type=int, default=500, help="images for accuracies")
     parser.add_argument("--num-matrices", type=int, default=4, help="images for other figures")
     args = parser.parse_args(argv)

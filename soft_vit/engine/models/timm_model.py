@@ -46,11 +46,7 @@ def published_spec(name: str) -> ModelSpec:
     if ":" in name:
         return ModelSpec.of(create_timm_model(name, pretrained=False, device="meta"))
     require_known(name)
-    try:
-        cfg = timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        raise ValueError(f"{one_line(error)}; choose a name of timm.list_pretrained().") from error
-    cfg = cfg or PretrainedCfg(architecture=name)
+    cfg = timm.get_pretrained_cfg(name) or PretrainedCfg(architecture=name)
     entry = RECORDED_WEIGHTS.get(f"{name.partition('.')[0]}.{cfg.tag}")
     published: dict[str, Any] = {"num_classes": cfg.num_classes, "in_chans": cfg.input_size[0]}
     published |= {"img_size": cfg.input_size[1:]} if is_own_model(name) else {}
