@@ -230,8 +230,7 @@ class ConfigPredictor:
         labels = np.array([label for one in found for label in one.labels])
         kept = merge_boxes(tiles.astype(float), owners, boxes, scores, labels)
         labels = labels[kept].tolist()
-        names = [class_name(self.names, label) for label in labels]
-        return Instances(boxes[kept], labels, names, scores[kept].tolist())
+        return Instances(boxes[kept], labels, [class_name(self.names, i) for i in labels], scores[kept].tolist())
 
     def _note_shrinking(self, image: Image.Image, seen: Tensor) -> None:
         height, width = seen.shape[-2:]
@@ -278,8 +277,7 @@ def _preparation(dataset: dict[str, Any]) -> Callable[[Image.Image], dict[str, A
             "data_samples": BaseDataElement(metainfo={"ori_shape": image.size[::-1]}),
         }
     names = [type_name(transform) for transform in dataset["pipeline"]]
-    steps = zip(names, dataset["pipeline"], strict=True)
-    pipeline = Compose([transform for name, transform in steps if not name.startswith("Load")])
+    pipeline = Compose([step for step in dataset["pipeline"] if not type_name(step).startswith("Load")])
 
     def prepare(image: Image.Image) -> dict[str, Any]:
         shape = image.size[::-1]

@@ -50,8 +50,7 @@ def test_a_stopped_run_continues_with_the_next_tile_and_other_settings_are_refus
     tifffile.imwrite(tmp_path / "a.svs", PIXELS, tile=(16, 32), photometric="rgb")
 
     def extract(kind: type, out: str, **options) -> bytes:
-        features = kind("soft_pico", tiles=20, img_size=64, **options)
-        extract_files([tmp_path], features, tmp_path / out, batch_size=4)
+        extract_files([tmp_path], kind("soft_pico", tiles=20, img_size=64, **options), tmp_path / out, batch_size=4)
         return (tmp_path / out / "a.svs.safetensors").read_bytes()
 
     # One batch tells the shape, and two of five are done. A row is torn.

@@ -194,8 +194,7 @@ def dense(request, tmp_path_factory) -> tuple[str, Path, Path, ConfigPredictor]:
     make_tree(folder / "data", layout, train=1, val=2, size=(96, 130), seed=0)
     path = folder / "config.py"
     path.write_text(f'_base_ = ["{CONFIGS / task / f"{name}_soft_pico_shapes.py"}"]\nmodel = dict({options})\n')
-    config = resolve(path)
-    config.merge_from_dict({"test_dataloader.dataset.data_root": str(folder / "data")})
+    config = resolve(path, {"test_dataloader.dataset.data_root": str(folder / "data")})
     config.dump(path)
     model = MODELS.build(dict(config.model, data_preprocessor=config.get("data_preprocessor")))
     meta = {"dataset_meta": {"classes": ["background"] * (task == "segmentation") + list(CLASSES)}}

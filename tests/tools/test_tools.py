@@ -61,6 +61,10 @@ def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys, monkeypa
     # The shapes have other labels than this model of ten classes.
     tool("attention_health")(["--model", "soft_plus_pico.fashion", *few])
     assert "Top-1" not in capsys.readouterr().out
+    # Weights without names of classes have as many as there are folders.
+    torch.save(timm.create_model("soft_pico", num_classes=7, img_size=64).state_dict(), tmp_path / "seven.pth")
+    with pytest.raises(SystemExit, match="7 classes"):
+        tool("attention_health")(["--model", "soft_pico", "--checkpoint", f"{data}/seven.pth", "--data", data, *few])
     with pytest.raises(SystemExit, match="1000 classes"):
         tool("attention_health")(["--model", "soft_tiny", "--no-pretrained", "--data", data, *few])
 

@@ -36,6 +36,8 @@ def read_folder(folder: Path, count: int, model: nn.Module, img_size: tuple[int,
     transform = create_transform(**resolve_data_config(size, model=model))
     names, subset = model.pretrained_cfg.get("label_names"), infer_imagenet_subset({"num_classes": model.num_classes})
     found = find_images(folder, "", classes=names or (subset and ImageNetInfo(subset).label_names()))
+    if len(found.classes) != model.num_classes:
+        raise ValueError(f"--data must be of the model's {model.num_classes} classes, got {len(found.classes)}.")
     total, count = len(found.samples), min(count, len(found.samples))
     # In no order of classes, so that the first images stand for all.
     chosen = [found.samples[i * total // count] for i in random.Random(0).sample(range(count), count)]
