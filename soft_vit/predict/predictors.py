@@ -251,8 +251,11 @@ class ConfigPredictor:
 
 
 def sum_of_weights(model: nn.Module) -> float:
-    """Return the sum of all weights and buffers, which tells the weights of two files apart."""
-    return sum(float(values.double().sum()) for values in model.state_dict().values())
+    """Return the sum of all weights and buffers, which tells the weights of two files apart.
+
+    It has ten digits: the others depend on the order of the terms, and so on the device and its number of threads.
+    """
+    return float(f"{sum(float(values.double().sum()) for values in model.state_dict().values()):.10g}")
 
 
 class _Pixels:

@@ -83,8 +83,7 @@ class Wide(Brightness):
 
 
 def test_16_bits_are_scaled_by_the_option_or_as_the_predictor_says(photos, tmp_path):
-    values = np.full((30, 20), 1024, np.uint16)
-    Image.fromarray(values).save(photos / "a.png")
+    Image.fromarray(np.full((30, 20), 1024, np.uint16)).save(photos / "a.png")
     for bits, own, expected in ((None, None, []), (12, None, [64]), (None, 12, [64]), (11, 12, [128])):
         predictor = Brightness()
         predictor.bits = own

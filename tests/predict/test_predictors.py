@@ -24,6 +24,7 @@ from soft_vit.engine.data.naflex import NaFlexDataPreprocessor
 from soft_vit.engine.models.classifier import TimmTrainClassifier
 from soft_vit.engine.models.notes import normalisation_of, spec_of_run
 from soft_vit.predict import ConfigPredictor, TimmPredictor, load_predictor
+from soft_vit.predict.predictors import sum_of_weights
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.publish import publish
 from soft_vit.weights.spec import NOTES_KEY
@@ -52,6 +53,14 @@ def trained(path: Path, num_classes: int = 10, size: tuple[int, int] = (64, 64),
     weights = timm.create_model("soft_pico", num_classes=num_classes, img_size=size).state_dict()
     torch.save({"state_dict": weights, "meta": {NOTES_KEY: {"model": "soft_pico", **notes}}}, path)
     return path
+
+
+def test_sum_of_weights_does_not_depend_on_the_order_of_terms():
+    """Which follows from the number of threads."""
+    layer = torch.nn.Linear(1001, 999, bias=False)
+    layer.weight.data.log_normal_(0, 3, generator=torch.Generator().manual_seed(1))
+    before, layer.weight.data = sum_of_weights(layer), layer.weight.data.flip(0)
+    assert sum_of_weights(layer) == before
 
 
 MISTAKES = [

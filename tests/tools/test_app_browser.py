@@ -32,8 +32,7 @@ def served(tmp_path_factory):
     command = [sys.executable, "tools/app.py", "--port", str(port)]
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT), "GRADIO_SHARE": "True"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        line = process.stdout.readline()
-        assert f"http://127.0.0.1:{port}/" in line
+        assert f"http://127.0.0.1:{port}/" in process.stdout.readline()
         yield f"http://127.0.0.1:{port}/", folder
         process.terminate()
     assert not list(folder.iterdir())

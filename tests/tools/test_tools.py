@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from PIL import Image
 from soft_vit.data import CLASSES, ShapeImages
 from soft_vit.data.images import decode_image
 from soft_vit.predict import predict
-from soft_vit.probe.health import Probe, measure_health
+from soft_vit.probe.health import measure_health
 from soft_vit.weights.files import RESOURCES
 from soft_vit.weights.spec import NOTES_KEY
 
@@ -46,16 +47,11 @@ def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys, monkeypa
         Image.fromarray(sample.image).save(tmp_path / CLASSES[sample.label] / f"{number}.png")
     (tmp_path / "triangle" / "wrong.png").write_bytes(next((tmp_path / "circle").iterdir()).read_bytes())
     data, few = str(tmp_path), ["--num-images", "50", "--num-matrices", "4"]
-    found: list[int] = []
-
-    def measure(model: torch.nn.Module, images: list[torch.Tensor]) -> dict[str, Probe]:
-        found.extend(model.eval()(torch.stack(images)).argmax(1).tolist())
-        return measure_health(model, images)
-
-    monkeypatch.setattr("soft_vit.probe.health.measure_health", measure)
+    monkeypatch.setattr("soft_vit.probe.health.measure_health", spy := Mock(side_effect=measure_health))
     tool("attention_health")(["--model", "soft_pico", "--data", data, *few])
+    model, images = spy.call_args.args
     # Two are of each class.
-    assert len(set(found)) > 2
+    assert len(set(model.eval()(torch.stack(images)).argmax(1).tolist())) > 2
     top1 = re.search(r"\d \|\n\nTop-1 ([\d.]+) %, .* on 21 images", capsys.readouterr().out)
     assert 90 < float(top1[1]) < 100, "98 % on all generated images"
     # The shapes have other labels than this model of ten classes.
