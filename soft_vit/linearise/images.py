@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from soft_vit.data.archives import open_storage
 from soft_vit.data.images import BadImage, is_image, load_image
+from soft_vit.resume.stop import shield
 
 # Of the area of an image, as for pretraining on crops; the sides of a crop differ by at most 4 / 3.
 MIN_AREA, MAX_RATIO = 0.25, 4 / 3
@@ -116,7 +117,8 @@ class UnlabelledImages(Dataset):
                 size, count = plan(step)
                 yield [(step * largest + rank * count + i, size) for i in range(count)]
 
-        yield from DataLoader(self, batch_sampler=keys(), **kwargs)  # type: ignore[arg-type]  # a generator is enough
+        # A generator is enough, unlike what torch's types say.
+        yield from DataLoader(self, batch_sampler=cast(Any, keys()), worker_init_fn=shield, **kwargs)
 
     def _load(self, entries: Sequence[Any], index: int) -> Image.Image:
         first = index

@@ -395,6 +395,5 @@ class Linearisation:
             self._rebuild(self.history["softmax"]["kept"])
         load_into(self.student, state["student"])
         # Older runs kept no average.
-        best = state.get("best", {})
-        self.best = best if "average" in best else {}
+        self.best = state["best"] if "average" in state.get("best", ()) else {}
         return state["optimizer"]

@@ -89,10 +89,10 @@ class Stop:
         raise RunStopped
 
 
-def shield() -> None:
+def shield(worker: int = 0) -> None:
     """Let a worker process end when its run ends it or is gone, not when a cluster signals every process.
 
-    The run needs the worker's result to finish its step and save.
+    The run needs the worker's result to finish its step and save. worker: its number, which a DataLoader gives.
     """
     # Ctrl-C reaches all processes of a terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
