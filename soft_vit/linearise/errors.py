@@ -51,7 +51,7 @@ def transfer_errors(
     """Return `attention_errors`, and with weights the divergence of attention weights, `[1 or 2, blocks]`.
 
     weights: the teacher has this package's attention, too. The divergence is that of Kullback and Leibler from the rows
-    of its matrices to the student's, a mean over images, heads and tokens.
+    of its matrices to the student's, `sum p log(p / q) - p + q`, a mean over images, heads and tokens.
     """
     errors: dict[int, Tensor] = {}
     divergences: dict[int, Tensor] = {}
@@ -65,8 +65,9 @@ def transfer_errors(
                 watching.enter_context(watch_attention(attn, found.append, grad=True))
             errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
             if weights:
-                p, log_q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT).log()
-                divergences[block] = F.kl_div(log_q, p, reduction="sum") / math.prod(p.shape[:3])
+                p, q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT)
+                # Without the second sum, weights whose rows need not sum to one, as those of kernels, would only grow.
+                divergences[block] = (F.kl_div(q.log(), p, reduction="sum") + (q - p).sum()) / math.prod(p.shape[:3])
 
     grad = torch.is_grad_enabled()
     with ExitStack() as stack:
