@@ -78,8 +78,7 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.of_timm:
             return self.model.forward_features(x)
-        resizes = "interpolate_pos_encoding" in signature(self.model.forward).parameters
-        given = {"interpolate_pos_encoding": True} if resizes else {}
+        given = {name: True for name in signature(self.model.forward).parameters if name == "interpolate_pos_encoding"}
         return self.model(pixel_values=x, **given).last_hidden_state
 
 

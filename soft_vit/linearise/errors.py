@@ -66,6 +66,8 @@ def transfer_errors(
             errors[block] = relative_error(student.attend(block, x, args, kwargs), first(result))
             if weights:
                 p, q = expected[block].float(), found[0].float().clamp(min=MIN_WEIGHT)
+                if p.shape[2:] != q.shape[2:] or p.shape[1] % q.shape[1]:
+                    raise ValueError(f"match must be outputs for {type(attn).__name__}, whose heads or keys differ.")
                 # Without the second sum, weights whose rows need not sum to one, as those of kernels, would only grow.
                 divergences[block] = (F.kl_div(q.log(), p, reduction="sum") + (q - p).sum()) / math.prod(p.shape[:3])
 
@@ -75,8 +77,7 @@ def transfer_errors(
             attention = teacher.attention(block)
             stack.callback(attention.register_forward_hook(partial(compare, block), with_kwargs=True).remove)
             if weights:
-                keep = partial(expected.__setitem__, block)
-                stack.enter_context(watch_attention(_attention_within(attention), keep))
+                stack.enter_context(watch_attention(_attention_within(attention), partial(expected.__setitem__, block)))
         with torch.no_grad():
             teacher(x)
     return torch.stack([torch.stack([part[block] for block in blocks]) for part in (errors, divergences) if part])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -415,6 +415,7 @@ def test_mistakes(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "1.png").write_text("no image")
+    twin, x = make_student(of := teacher(), "softmax"), torch.zeros(1, 3, 16, 16)
     mistakes: list[tuple[Any, str]] = [
         (lambda: load_backbone("resnet18", pretrained=False), "resnet18"),
         (lambda: load_backbone("no_such_vit"), "no_such_vit"),
@@ -424,6 +425,8 @@ def test_mistakes(tmp_path: Path) -> None:
         (lambda: Linearisation(teacher(), "linear", keep_softmax=2), "keep_softmax"),
         (lambda: Linearisation(teacher(), "linear", Plan(intermediates=(2,))), "intermediates"),
         (lambda: Linearisation(teacher(), "linear", Plan(match="maps")), "match"),  # type: ignore[arg-type]
+        (lambda: transfer_errors(make_student(of, "polaformer"), twin, x, [0], weights=True), "match"),
+        (lambda: transfer_errors(make_student(of, "spatial_reduction"), twin, x, [0], weights=True), "match"),
         (lambda: Linearisation(load_backbone(TIMM["DINOv3 of timm"][0], pretrained=False, depth=1), "hydra"), "hydra"),
         (lambda: UnlabelledImages(tmp_path / "empty", (0,) * 3, (1,) * 3), "empty"),
         (lambda: UnlabelledImages(tmp_path / "none", (0,) * 3, (1,) * 3), "none"),
@@ -446,10 +449,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
     student = teacher()
     save_backbone(student, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("timm.models._hub.save_config_for_hf", full)
     with pytest.raises(ValueError, match="No space left"):
         save_backbone(student, tmp_path)
