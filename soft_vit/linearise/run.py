@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from torch import distributed
+from torch import cuda, distributed
 
 from soft_vit.linearise.backbone import load_backbone, save_backbone
 from soft_vit.linearise.images import UnlabelledImages
@@ -45,8 +45,10 @@ def linearise(
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     with ExitStack() as stack:
         if "RANK" in os.environ:
-            on_gpu = device.startswith("cuda")
-            device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
+            if on_gpu := device.startswith("cuda"):
+                device = f"cuda:{os.environ['LOCAL_RANK']}"
+                # Where the objects of collectives lie; two processes on one GPU are refused.
+                cuda.set_device(device)
             distributed.init_process_group("nccl" if on_gpu else "gloo")
             stack.callback(distributed.destroy_process_group)
         ensure_writable(out / "report.md")

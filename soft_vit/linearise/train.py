@@ -270,10 +270,8 @@ class Linearisation:
             error = self._error_with((), samples)
         else:
             self.student.eval()
-            device = next(self.teacher.parameters()).device
-            parts = (x.to(device) for x in samples.tensor_split(-(-len(samples) // self.plan.batch_size)))
             # Not within DistributedDataParallel, which would wait for gradients.
-            error = float(np.mean([getattr(losses, "module", losses)(x, True).item() for x in parts]))
+            error = float(np.mean([getattr(losses, "module", losses)(x, True).item() for x in self._parts(samples)]))
         self.student.train()
         return from_main(lambda: error)
 
@@ -316,11 +314,13 @@ class Linearisation:
         blocks = dict(zip(map(str, self.blocks), errors, strict=True))
         return {"blocks": blocks, "error": error, "cosine": cosine, "agreement": agreement}
 
+    def _parts(self, samples: Tensor) -> Iterator[Tensor]:
+        device = next(self.teacher.parameters()).device
+        return (x.to(device) for x in samples.tensor_split(-(-len(samples) // self.plan.batch_size)))
+
     def _compared(self, samples: Tensor) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor], int]]:
         """Yield images in batches, the final tokens of student and teacher, and the number of prefix tokens."""
-        device = next(self.teacher.parameters()).device
-        for x in samples.tensor_split(-(-len(samples) // self.plan.batch_size)):
-            x = x.to(device)
+        for x in self._parts(samples):
             a, b = self.student(x), self.teacher(x)
             yield x, (a, b), b.shape[1] - math.prod(self.teacher.feat_size(x))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock, call, patch
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from soft_vit.layers import Attention
 from soft_vit.layers.token_grid import TokenGrid
-from soft_vit.linearise import Backbone, Linearisation, Plan, load_backbone, make_student, save_backbone
+from soft_vit.linearise import Backbone, Linearisation, Plan, linearise, load_backbone, make_student, save_backbone
 from soft_vit.linearise.errors import attention_errors, neighbour_agreement, token_errors, transfer_errors
 from soft_vit.linearise.images import UnlabelledImages, vary_colours
 from soft_vit.linearise.plan import Trainable, split_steps
@@ -162,10 +162,9 @@ def test_weights_of_attentions_are_learned(kind: str, match: str) -> None:
     matrices: list[Tensor] = []
     tokens = of.model.norm_pre(of.model._pos_embed(of.model.patch_embed(x)))
     for backbone in (twin, run.student):
-        grid = TokenGrid((4, 5), 1, None)
         attn = next(part for part in backbone.attention(0).modules() if isinstance(part, Attention))
         with watch_attention(attn, matrices.append):
-            backbone.attention(0)(of.model.blocks[0].norm1(tokens), attn_mask=grid)
+            backbone.attention(0)(of.model.blocks[0].norm1(tokens), attn_mask=TokenGrid((4, 5), 1, None))
     p, q = (matrix.clamp(min=1e-9) for matrix in matrices)
     assert float(found[0]) == pytest.approx(float((p * (p / q).log() - p + q).sum(-1).mean()), rel=1e-4)
     torch.testing.assert_close(errors, attention_errors(run.student, of, x, [0, 1]).detach(), rtol=1e-4, atol=1e-6)
@@ -209,9 +208,7 @@ def test_a_phase_ends_with_the_best_of_weights_and_averages(best: str, monkeypat
     monkeypatch.setattr(Linearisation, "_held_out_error", lambda *_: next(errors))
     plan, x = Plan(steps=(16, 0, 0), sizes=(32,)), torch.randn(2, 3, 32, 32)
     run, weights = Linearisation(teacher(), "linear", plan), []
-
-    def read() -> Tensor:
-        return run.student.attention(0).qkv.weight.detach().clone()
+    read = lambda: run.student.attention(0).qkv.weight.detach().clone()  # noqa: E731  short
 
     def watched(start: int) -> Iterator[Tensor]:
         for _ in range(start, 16):
@@ -412,8 +409,7 @@ def test_images_follow_from_the_step(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path) -> None:
     """Each is one sentence."""
     (tmp_path / "empty").mkdir()
-    broken = tmp_path / "broken"
-    broken.mkdir()
+    (broken := tmp_path / "broken").mkdir()
     (broken / "1.png").write_text("no image")
     twin, x = make_student(of := teacher(), "softmax"), torch.zeros(1, 3, 16, 16)
     mistakes: list[tuple[Any, str]] = [
@@ -438,6 +434,15 @@ def test_mistakes(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_each_process_takes_its_own_gpu(tmp_path: Path) -> None:
+    """Before the first collective, as the objects of those lie on the current one."""
+    calls, environment = Mock(), patch.dict(os.environ, RANK="1", LOCAL_RANK="1")
+    replaced = patch("torch.cuda.set_device", calls.set_device), patch("soft_vit.linearise.run.distributed", calls)
+    with replaced[0], replaced[1], environment, pytest.raises(ValueError, match="no_such_vit"):
+        linearise("no_such_vit", "linear", tmp_path, tmp_path / "out", device="cuda")
+    assert calls.mock_calls[:2] == [call.set_device("cuda:1"), call.init_process_group("nccl")]
+
+
 def test_gradients_that_are_not_finite_end_the_run() -> None:
     run, images = Linearisation(teacher(), "linear", Plan((1, 0, 0), (16,))), torch.zeros(2, 3, 16, 16)
     with pytest.raises(ValueError, match="step 0"):
@@ -449,8 +454,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
     student = teacher()
     save_backbone(student, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    full = Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr("timm.models._hub.save_config_for_hf", full)
+    monkeypatch.setattr("timm.models._hub.save_config_for_hf", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(ValueError, match="No space left"):
         save_backbone(student, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -469,9 +473,8 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
     command = "python tools/linearise.py --teacher teacher --kind linear --images images --out out --size 16 32 "
     command += "--steps 8 --batch-size 2 --keep-softmax 1 --kind-options key_norm=instance --workers 0 --bf16"
     run_tool(command)
-    shown = capsys.readouterr().out
     text = (tmp_path / "out" / "report.md").read_text()
-    assert text.strip() == shown.strip()
+    assert text.strip() == capsys.readouterr().out.strip()
     assert command in text
     assert "key_norm=instance in 1 of 2 blocks, from 3 images" in text
     assert re.findall(r"^\| (swap|phase \d) \|", text, re.MULTILINE) == ["swap", "phase 1", "phase 2", "phase 3"]
@@ -497,8 +500,7 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
 
 
 def test_steps_of_the_phases() -> None:
-    assert split_steps([12], 1) == (4, 8, 0)
-    assert split_steps([12], 2) == (4, 5, 3)
+    assert [split_steps([12], sizes) for sizes in (1, 2)] == [(4, 8, 0), (4, 5, 3)]
     assert split_steps([1, 2, 3], 2) == (1, 2, 3)
     for steps, sizes in (([1, 2], 1), ([1, 2, 3], 1), ([1, 2, 0], 2), ([0], 1), ([-1, 2, 0], 1)):
         with pytest.raises(ValueError, match="steps"):
