@@ -9,6 +9,7 @@ from typing import Any
 from soft_vit.engine.resume.read import find_newest_checkpoint
 from soft_vit.engine.run import TrainResult, train
 from soft_vit.linearise.images import UnlabelledImages
+from soft_vit.resume.lock import only_run_in
 from soft_vit.weights.files import ensure_writable, write_atomically
 
 CONFIG = "configs/pretrain/simmim.py"
@@ -81,4 +82,6 @@ def _note(path: Path, noted: dict[str, Any], resumed: bool) -> None:
             raise ValueError(f"{path.parent} {what}; give another --out.")
     if int(os.environ.get("RANK", 0)) == 0:
         ensure_writable(path)
-        write_atomically(path, json.dumps(noted, indent=1).encode())
+        # What a run that goes on has noted there stays.
+        with only_run_in(path.parent):
+            write_atomically(path, json.dumps(noted, indent=1).encode())

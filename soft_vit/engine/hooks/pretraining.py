@@ -63,8 +63,7 @@ def save_model(runner: Runner, folder: Path) -> None:
     """Write the timm model of a run as timm's `save_for_hf` does, with its record in the file of weights, too."""
     model, spec = unwrapped(runner.model).model, spec_of_run(runner)
     channels, *sides = model.pretrained_cfg["input_size"]
-    sides = to_2tuple(runner.cfg.get("image_size", sides))
-    spec = replace(spec, cfg={**spec.cfg, "input_size": (channels, *sides)})
+    spec = replace(spec, cfg={**spec.cfg, "input_size": (channels, *to_2tuple(runner.cfg.get("image_size", sides)))})
     model.pretrained_cfg = model.pretrained_cfg | spec.entries({}) | {"num_classes": 0}
     timm.models.save_for_hf(model, str(folder), safe_serialization=True)
     weights = {name: value.cpu() for name, value in model.state_dict().items()}

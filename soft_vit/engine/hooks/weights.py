@@ -102,7 +102,6 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
     img_size: pixels, one number or (H, W).
     """
     height, width = to_2tuple(img_size)
-    weight = next(network.parameters())
     channels, *size = get_model_input_config(network)["input_size"]
     if size == [height, width]:
         return
@@ -111,7 +110,7 @@ def fit_image_size(network: nn.Module, img_size: int | tuple[int, int]) -> None:
             network.set_input_size((height, width))
         with torch.no_grad():
             # Calling the module would run torch.compile.
-            network.eval().forward(torch.zeros(1, channels, height, width, device=weight.device, dtype=weight.dtype))
+            network.eval().forward(next(network.parameters()).new_zeros(1, channels, height, width))
     except Exception as error:
         # Each architecture raises an error of its own.
         name = type(network).__name__

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from engine.runs import DEMO, tiny
+from engine.runs import CONFIGS, DEMO, tiny
 from torch.utils.data import BatchSampler, DataLoader
 
-from soft_vit.engine import SafeCheckpointHook, train
+from soft_vit.engine import SafeCheckpointHook, pretrain, train
 from soft_vit.engine.resume.stop import StopHook
 from soft_vit.resume.lock import only_run_in
 from soft_vit.resume.stop import EXIT_STOPPED, RunStopped, listening
@@ -52,8 +52,7 @@ def test_what_is_not_saved_yet_is_saved(told, saved_iter, written, capsys):
 
 
 def test_a_window_of_accumulated_gradients_is_finished(told):
-    run = a_run(None, due=False)
-    StopHook().after_train_iter(run, batch_idx=0)
+    StopHook().after_train_iter(run := a_run(None, due=False), batch_idx=0)
     assert not run.save.called
 
 
@@ -81,6 +80,7 @@ def test_other_signals_on_request():
 def test_second_run_in_a_folder_is_refused(tmp_path):
     """Until the first one is killed, even if a data worker of it still lives."""
     reading, writing = os.pipe()
+    run = lambda: train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1), validate=False)  # noqa: E731  short
     if (child := os.fork()) == 0:
         os.setsid()
         with only_run_in(tmp_path):
@@ -89,12 +89,13 @@ def test_second_run_in_a_folder_is_refused(tmp_path):
             time.sleep(600)
     os.read(reading, 1)
     try:
-        with pytest.raises(ValueError, match=str(tmp_path)):
-            train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1), validate=False)
+        for second in (run, lambda: pretrain("soft_pico", CONFIGS.parent / "docs" / "images", tmp_path)):
+            with pytest.raises(ValueError, match=str(tmp_path)):
+                second()
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        train(DEMO, work_dir=tmp_path, options=tiny(4, 4, 1), validate=False)
+        run()
         # One run after another in one process.
         with only_run_in(tmp_path):
             pass
