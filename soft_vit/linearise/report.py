@@ -87,7 +87,6 @@ def write_report(run: Linearisation, images: UnlabelledImages, folder: str | Pat
         samples = images.samples(COMPARED, size)
         found, grid = run.measure(samples), run.teacher.feat_size(samples)
         rows.append([size, math.prod(grid), *(f"{found[key]:.3f}" for key in MEASURES)])
-        run.student.eval()
         for x in samples[:SHOWN, None]:
             b, a = (model(x.to(device))[0].float().cpu()[-math.prod(grid) :] for model in (run.teacher, run.student))
             picture = x[0].permute(1, 2, 0) * torch.tensor(images.std) + torch.tensor(images.mean)

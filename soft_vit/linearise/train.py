@@ -298,7 +298,7 @@ class Linearisation:
         """Return the errors on images `[B, 3, H, W]`: of each block's attention, and of the final tokens.
 
         blocks: `attention_errors` by number. error: `token_errors`. cosine: the mean of the final tokens'. agreement:
-        `neighbour_agreement` of the means of each image's tokens.
+        `neighbour_agreement` of the means of each image's tokens. Leaves the student in eval mode.
         """
         assert self.blocks is not None
         self.student.eval()
@@ -308,7 +308,6 @@ class Linearisation:
             of_blocks = attention_errors(self.student, self.teacher, x, self.blocks)
             found.append(torch.stack([token_errors(a, b, prefix), cosine, *of_blocks]))
             means.append(torch.stack([a[:, prefix:].mean(1), b[:, prefix:].mean(1)]))
-        self.student.train()
         error, cosine, *errors = torch.stack(found).mean(0).tolist()
         agreement = neighbour_agreement(*torch.cat(means, dim=1))
         blocks = dict(zip(map(str, self.blocks), errors, strict=True))
