@@ -5,6 +5,7 @@ Letters: B batch, P prefix tokens, N = Y * X tokens of a map, C channels.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -51,19 +52,20 @@ def pca_colours(teacher: Tensor, student: Tensor) -> tuple[np.ndarray, np.ndarra
 
 @torch.no_grad()
 def measure_cost(run: Linearisation) -> Cost:
-    """Return what a forward of one image costs at growing sizes, until one takes `MAX_SECONDS`."""
+    """Return what a forward of one image costs at growing sizes, to `MAX_SECONDS` or the end of a GPU's memory."""
     device, patch = next(run.teacher.parameters()).device, math.lcm(*run.teacher.patch_size)
     models, found, side = {"teacher": run.teacher, "student": run.student.eval()}, Cost(), float(run.plan.sizes[0])
-    while side <= MAX_SIDE:
-        size = round(side / patch) * patch
-        x = torch.zeros(1, 3, size, size, device=device)
-        calls = {name: partial(model, x) for name, model in models.items()}
-        peaks = {name: peak_memory(call, device) for name, call in calls.items()}
-        rounds = [{name: seconds_of(call, device) for name, call in calls.items()} for _ in range(ROUNDS)]
-        found[size] = {name: (median(of[name] for of in rounds), peaks[name]) for name in calls}
-        if max(seconds for seconds, _ in found[size].values()) > MAX_SECONDS:
-            break
-        side *= GROWTH
+    with suppress(torch.OutOfMemoryError):
+        while side <= MAX_SIDE:
+            size = round(side / patch) * patch
+            x = torch.zeros(1, 3, size, size, device=device)
+            calls = {name: partial(model, x) for name, model in models.items()}
+            peaks = {name: peak_memory(call, device) for name, call in calls.items()}
+            rounds = [{name: seconds_of(call, device) for name, call in calls.items()} for _ in range(ROUNDS)]
+            found[size] = {name: (median(of[name] for of in rounds), peaks[name]) for name in calls}
+            if max(seconds for seconds, _ in found[size].values()) > MAX_SECONDS:
+                break
+            side *= GROWTH
     return found
 
 
