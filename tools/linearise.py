@@ -18,8 +18,8 @@ from soft_vit.cli import ArgumentParser, add_device_option, command_line, litera
 
 
 def option(text: str) -> tuple[str, object]:
-    """Return name and value of `NAME=VALUE`, a value of Python if it is one."""
-    name, _, value = text.partition("=")
+    """Return name and value of `NAME=VALUE`, a value of Python if it is one; ValueError for another text."""
+    name, value = text.split("=", 1)
     return name, literal(value)
 
 
@@ -43,8 +43,7 @@ def main(argv: Sequence[str]) -> None:
     add("--batch-size", type=int, default=16, metavar="N", help="images per step and process")
     what = "rates of the first phase and of the others (default: 1e-3 1e-4)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
-    what = "blocks whose tokens are learned too (default: all but the last)"
-    add("--intermediate", nargs="*", type=int, metavar="N", help=what)
+    add("--intermediate", nargs="*", type=int, metavar="N", help="blocks learned as well (default: all but the last)")
     what = "what the first phase learns of attentions: their outputs (default), their weights, or both"
     add("--match", choices=get_args(Match), default=Plan.match, help=what)
     what = "what the other phases change: the new attentions (default), or all parameters"
@@ -58,8 +57,7 @@ def main(argv: Sequence[str]) -> None:
     how = dict(lr=tuple(args.lr), match=args.match, trainable=args.trainable, seed=args.seed, bf16=args.bf16)
     plan = Plan(split_steps(args.steps, len(sizes)), sizes, args.batch_size, intermediates=intermediates, **how)
     which = dict(blocks=args.blocks, options=dict(args.kind_options), keep_softmax=args.keep_softmax)
-    command = shlex.join(["python", "tools/linearise.py", *argv])
-    where = dict(workers=args.workers, device=args.device, command=command)
+    where = dict(workers=args.workers, device=args.device, command=shlex.join(["python", "tools/linearise.py", *argv]))
     linearise(args.teacher, args.kind, args.images, args.out, plan, **which, **where)
 
 

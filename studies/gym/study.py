@@ -102,9 +102,11 @@ def train_and_save(path: Path, run: Run, evaluations: int) -> None:
 def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
     """Return an attention and its options from text such as `soft:sampling=avg,ridge=0.1`.
 
-    Raises ValueError for an unknown attention.
+    Raises ValueError for an unknown attention, and for an option without a value.
     """
     name, _, options = text.partition(":")
     attention_class(name)
-    given = dict(option.partition("=")[::2] for option in options.split(",") if option)
-    return name, {option: literal(value) for option, value in given.items()}
+    given = [option.partition("=") for option in options.split(",") if option]
+    if not all(equals for _, equals, _ in given):
+        raise ValueError(f"Options of {name} must be NAME=VALUE, got {options}.")
+    return name, {option: literal(value) for option, _, value in given}

@@ -195,8 +195,7 @@ def test_a_phase_that_makes_errors_worse_is_stopped_and_leaves_nothing(lr: float
     # Stopped by the check after half of its steps.
     assert seen == list(range(12 if stopped else 20))
     assert all(same) == stopped
-    assert (second["error"] < first["error"]) != stopped
-    assert (second["step"] == 4) == stopped
+    assert (second["error"] < first["error"], second["step"] == 4) == (not stopped, stopped)
     assert [step for step, _ in second["checks"]] == list(range(4, 13 if stopped else 21, 2))
     assert run.step == 20
 
@@ -262,9 +261,8 @@ def stopped_run(checkpoint: Path | None = None, stop: int | None = None) -> Line
                 raise KeyboardInterrupt
             yield x
 
-    samples = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(9))
     with patch("soft_vit.linearise.train.SAVE_EVERY", 1):
-        run.fit(stopping, samples, checkpoint)
+        run.fit(stopping, torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(9)), checkpoint)
     return run
 
 
@@ -346,8 +344,7 @@ def test_two_processes_have_the_same_student(tmp_path: Path) -> None:
 def folder_of_images(folder: Path) -> Path:
     folder.mkdir()
     for i, size in enumerate([(40, 30), (25, 50), (64, 64)]):
-        pixels = np.random.default_rng(i).integers(0, 256, (*size, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{i}.png")
+        Image.fromarray(np.random.default_rng(i).integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / f"{i}.png")
     return folder
 
 
@@ -451,8 +448,7 @@ def test_gradients_that_are_not_finite_end_the_run() -> None:
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch) -> None:
-    student = teacher()
-    save_backbone(student, tmp_path)
+    save_backbone(student := teacher(), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     monkeypatch.setattr("timm.models._hub.save_config_for_hf", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(ValueError, match="No space left"):
@@ -498,6 +494,9 @@ def test_command_writes_weights_and_a_report(tmp_path: Path, monkeypatch, capsys
         monkeypatch.setattr(f"soft_vit.linearise.report.{draw}", lambda *_: None)
     run_tool(command)
     assert torch.equal(load_backbone(str(tmp_path / "out"))(x), expected)
+    # An option without a value is not one that is off.
+    with pytest.raises(AssertionError, match=r"key_norm .*: 2"):
+        run_tool(command.replace("=instance", ""))
 
 
 def test_steps_of_the_phases() -> None:

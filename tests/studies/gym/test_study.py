@@ -11,7 +11,7 @@ import pytest
 from soft_vit.resume.stop import RunStopped
 from studies.gym.command import write_report
 from studies.gym.report import merged_csv
-from studies.gym.study import LEARNING_RATES, STEPS, Study, train_and_save
+from studies.gym.study import LEARNING_RATES, STEPS, Study, parse_kind, train_and_save
 from studies.gym.training import Result, Run, train
 
 TINY = {"num_tokens": 16, "difficulty": 2}
@@ -72,3 +72,5 @@ def test_study(tmp_path, monkeypatch):
     changed.write_text(changed.read_text().replace('"steps": 1', '"steps": 2'))
     with pytest.raises(ValueError, match=changed.name):
         study.train(progress=False)
+    with pytest.raises(ValueError, match="normalize_rows"):
+        parse_kind("soft:normalize_rows")
