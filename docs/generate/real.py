@@ -66,7 +66,7 @@ def students_table(results: Results) -> str:
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
         crops = "varied" if student.get("vary") else "plain"
-        crops += f", of one picture in {student['part']}" if student.get("part", 1) > 1 else ""
+        crops += f", of one photograph in {student['part']}" if student.get("part", 1) > 1 else ""
         cells = ["/".join(map(str, student["sizes"])), f"`{student['kind']}`", softmax, crops]
         cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
         parameters = student.get("trainable", "all") if steps[1] else "attention"

@@ -35,8 +35,8 @@ class Student(NamedTuple):
 
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
     of `Plan`; phases are checked, and students judged, at the second one. also: sides in pixels at which it is judged
-    too. probed: whether a probe reads its features. vary: of `UnlabelledImages`. part: it learns from one picture in so
-    many. match, trainable: of `Plan`.
+    too. probed: whether a probe reads its features. vary: of `UnlabelledImages`. part: it learns from one photograph in
+    so many, with all of its tiles. match, trainable: of `Plan`.
     """
 
     kind: str = "linear"
@@ -134,7 +134,9 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
     folder = write_photographs(root) / "train"
     pictures = UnlabelledImages(folder, teacher.mean, teacher.std, student.seed, student.vary)
-    pictures.entries = pictures.entries[:: student.part]
+    photographs = dict.fromkeys(entry.name.rpartition("_")[0] for entry in pictures.entries)
+    chosen = set(list(photographs)[:: student.part])
+    pictures.entries = [entry for entry in pictures.entries if entry.name.rpartition("_")[0] in chosen]
     plan = Plan(**{each.name: getattr(student, each.name) for each in fields(Plan) if each.name != "bf16"})
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
