@@ -67,13 +67,10 @@ def second(
 
 MIDDLE, EVERY = (3, 7), tuple(range(11))
 
-STUDENTS: dict[str, Student] = {
-    "linear_150": Student(),
-    "hedgehog_150": Student("hedgehog"),
+KINDS = ("linear", "hedgehog", "mala", "focused", "polaformer", "rala", "agent", "nystrom")
+STUDENTS: dict[str, Student] = {f"{kind}_150": Student(kind) for kind in KINDS} | {
     "hedgehog_150_both": Student("hedgehog", match="both"),
     "hedgehog_150_weights": Student("hedgehog", match="weights"),
-    "mala_150": Student("mala"),
-    "focused_150": Student("focused"),
     "linear_150_conv": Student("linear:qk_conv=True"),
     "linear_150_norm": Student("linear:key_norm=instance"),
     "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
