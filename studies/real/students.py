@@ -68,8 +68,9 @@ def second(
 MIDDLE, EVERY = (3, 7), tuple(range(11))
 
 KINDS = ("linear", "hedgehog", "mala", "focused", "polaformer", "rala", "agent", "nystrom")
-STUDENTS: dict[str, Student] = {f"{kind}_150": Student(kind) for kind in KINDS} | {
-    "hedgehog_150_both": Student("hedgehog", match="both"),
+STUDENTS = {f"{kind}_150": Student(kind) for kind in KINDS}
+STUDENTS |= {f"{kind}_150_both": Student(kind, match="both") for kind in ("linear", "hedgehog", "focused")}
+STUDENTS |= {
     "hedgehog_150_weights": Student("hedgehog", match="weights"),
     "linear_150_conv": Student("linear:qk_conv=True"),
     "linear_150_norm": Student("linear:key_norm=instance"),
