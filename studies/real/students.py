@@ -92,6 +92,7 @@ STUDENTS |= {
 # What more pictures would bring, by half and a quarter of them; and weights of attentions, besides their outputs.
 LONGER: dict[str, dict[str, Any]] = {"half": {"part": 2}, "quarter": {"part": 4}, "both": {"match": "both"}}
 STUDENTS |= {f"hedgehog_450_{name}": STUDENTS["hedgehog_450_varied"]._replace(**LONGER[name]) for name in LONGER}
+STUDENTS["hedgehog_1000_both"] = STUDENTS["hedgehog_450_both"]._replace(steps=(1000, 0, 0))
 # All parameters in the second phase, or the attentions alone, whose rate may be higher.
 STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY)
 ALONE: dict[str, Any] = dict(intermediates=EVERY, trainable="attention")
@@ -104,7 +105,7 @@ STUDENTS |= {
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), 3e-5, **FULL),
     "hedgehog_224_keep3_varied": second("hedgehog_450_varied", (600, 250), 3e-5, keep=3, **FULL),
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), 3e-5, keep=3, **FULL),
-    "hedgehog_224_both": second("hedgehog_450_both", (1200, 500), 1e-4, **FULL | ALONE),
+    "hedgehog_224_both": second("hedgehog_1000_both", (1250, 750), 1e-4, **FULL | ALONE),
     "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
     "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
 }
