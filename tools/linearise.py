@@ -44,8 +44,8 @@ def main(argv: Sequence[str]) -> None:
     what = "rates of the first phase and of the others (default: 1e-3 1e-4)"
     add("--lr", nargs=2, type=float, default=Plan.lr, metavar="RATE", help=what)
     add("--intermediate", nargs="*", type=int, metavar="N", help="blocks learned as well (default: all but the last)")
-    what = "what the first phase learns of attentions: their outputs (default), their weights, or both"
-    add("--match", choices=get_args(Match), default=Plan.match, help=what)
+    what = "what the first phase learns of attentions: outputs, weights, or both (default of hedgehog; else outputs)"
+    add("--match", choices=get_args(Match), help=what)
     what = "what the other phases change: the new attentions (default), or all parameters"
     add("--trainable", choices=get_args(Trainable), default=Plan.trainable, help=what)
     add("--bf16", action="store_true", help="autocast in bfloat16")

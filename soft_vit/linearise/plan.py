@@ -19,9 +19,9 @@ class Plan:
     steps: of the three phases. sizes: side of the images in pixels; those after the first are the third phase's, in
     turn. batch_size: images of a step in each process, fewer for larger images. lr: highest learning rate of the first
     phase, and of the others. intermediates: blocks whose tokens are learned as well as the final ones, by default all
-    but the last. match: what the first phase learns, the outputs of attentions, their weights, or both; weights take
-    time quadratic in N. trainable: parameters that the other phases change, those of the new attentions, or all. bf16:
-    autocast.
+    but the last. match: what the first phase learns, the outputs of attentions, their weights, or both; by default both
+    of `hedgehog`, which was made for it, and otherwise outputs. Weights take time and memory quadratic in N. trainable:
+    parameters that the other phases change, those of the new attentions, or all. bf16: autocast.
     """
 
     steps: tuple[int, int, int] = (1000, 1500, 500)
@@ -29,7 +29,7 @@ class Plan:
     batch_size: int = 16
     lr: tuple[float, float] = (1e-3, 1e-4)
     intermediates: tuple[int, ...] | None = None
-    match: Match = "outputs"
+    match: Match | None = None
     trainable: Trainable = "attention"
     seed: int = 0
     bf16: bool = False

@@ -117,6 +117,8 @@ class Linearisation:
         self.blocks = sorted({block % count for block in (range(count) if self.blocks is None else self.blocks)})
         if not 0 <= self.keep_softmax < len(self.blocks):
             raise ValueError(f"keep_softmax must be from 0 to {len(self.blocks) - 1}, got {self.keep_softmax}.")
+        if self.plan.match is None:
+            self.plan = replace(self.plan, match="both" if self.kind == "hedgehog" else "outputs")
         check_choice("match", self.plan.match, get_args(Match))
         check_choice("trainable", self.plan.trainable, get_args(Trainable))
         if self.plan.intermediates is None:
