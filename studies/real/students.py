@@ -107,6 +107,7 @@ STUDENTS |= {
     "hedgehog_224_keep3": second("hedgehog_300", (300, 75), 3e-5, keep=3, **FULL),
     "hedgehog_224_both": second("hedgehog_1000_both", (1250, 750), 1e-4, **FULL | ALONE),
     "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
+    "hedgehog_224_keep3_both": second("hedgehog_1000_both", (600, 250), 1e-4, keep=3, **FULL | ALONE),
     "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
 }
 STUDENTS["hedgehog_448_varied"] = STUDENTS["hedgehog_224_varied"]._replace(sizes=(112, 224, 448))
