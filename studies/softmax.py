@@ -64,14 +64,12 @@ def model_groups() -> dict[str, tuple[list[str], dict[str, Any]]]:
     """Return names and options of this package's models, by heading; attentions other than SOFT are in tiny models."""
     soft = [f"{kind}_{size}" for kind in ("soft", "soft_norm") for size in PYRAMID_SIZES]
     pure = [f"{name}_pure" for name in soft]
+    tiny = [name for name in soft + pure if "tiny" in name]
     kinds = [kind for kind in ATTENTIONS if kind not in ("soft", "soft_norm")]
     return {
         "SOFT": (soft, {}),
         "SOFT without softmax": (pure, {}),
-        "SOFT with at most 49 bottleneck tokens, `max_bottleneck=(7, 7)`": (
-            [name for name in soft + pure if "tiny" in name],
-            {"max_bottleneck": (7, 7)},
-        ),
+        "SOFT with at most 49 bottleneck tokens, `max_bottleneck=(7, 7)`": (tiny, {"max_bottleneck": (7, 7)}),
         "Other families": (list(FAMILY_MODELS), {}),
         "Each attention in the tiny pyramid": ([model_name(kind, "tiny") for kind in kinds], {}),
         "Each attention in the tiny ViT": ([vit_name(kind, "tiny") for kind in ATTENTIONS], {}),

@@ -25,6 +25,7 @@ BLOCKS = 12
 # Students of all pictures are named that have a cosine larger by this than those that took less time, and any with a
 # probe.
 MIN_GAIN = 0.01
+TRAINING = {"seen": "of training", "left_out": "of training, left out"}
 POOLINGS = {"mean": "mean", "max": "maximum", "gated": "gated attention"}
 POOLINGS |= {kind: f"`{kind}`, class token" for kind in ("nystrom", "linear", "softmax_one")}
 Results = dict[str, dict[str, Any]]
@@ -60,8 +61,7 @@ def students_table(results: Results) -> str:
         student, history = result["student"], result["history"]
         judged = [next(iter(results[each]["judged"].values())) for each in names]
         learned, steps, after = student["intermediates"], student["steps"], student.get("after")
-        if after:
-            steps = [results[after]["student"]["steps"][0], *steps[1:]]
+        steps = [results[after]["student"]["steps"][0], *steps[1:]] if after else steps
         phases = [history.get(f"phase {i}", {}) for i in (1, 2, 3)]
         rates = student["lr"][1:] if student["steps"][1] else student["lr"][:1]
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
@@ -84,16 +84,14 @@ def sizes_table(results: Results) -> str:
     """Return a row for each size at which a student with a probe was judged, and one for pictures that it learned."""
     rows = []
     for name, result in results.items():
-        if "probe" in result:
-            probe = [f"{result['probe'][key]:.1f}" for key in ("ridge", "neighbours")]
-            judged = dict(result["judged"])
-            if "seen" in result:
-                judged[f"{next(iter(judged))}, of training"] = result["seen"]
-            for size, found in judged.items():
+        if result.keys() & {"probe", *TRAINING}:
+            probe = [f"{value:.1f}" for value in list(result.get("probe", {}).values())[:2]] or ["", ""]
+            own, *_ = result["judged"]
+            learned = {f"{own}, {what}": result[key] for key, what in TRAINING.items() if key in result}
+            for i, (size, found) in enumerate((result["judged"] | learned).items()):
                 of_sources = (found[f"cosine/{source}"] for source in SOURCES)
                 cells = [f"{x:.3f}" for x in (found["cosine"], *of_sources, found["agreement"], found["overlap"])]
-                rows.append([name if probe[0] else "", size, *cells, *probe])
-                probe = ["", ""]
+                rows.append(["" if i else name, size, *cells, *(["", ""] if i else probe)])
     header = ["student", "pixels", "cosine", *(f"of {source}" for source in SOURCES), "agreement", "overlap"]
     return markdown_table([*header, "defects by ridge %", "by neighbours %"], rows)
 
@@ -102,9 +100,8 @@ def students_chart(results: Results) -> str:
     """Plot the cosine of each student's features with the teacher's against its CPU minutes."""
     points = []
     for name, result in results.items():
-        found = next(iter(result["judged"].values()))
-        kind = result["student"]["kind"]
-        points.append((_total_minutes(name, results), found["cosine"], "l" if "hedgehog" in kind else "q", name))
+        cosine, kind = next(iter(result["judged"].values()))["cosine"], result["student"]["kind"]
+        points.append((_total_minutes(name, results), cosine, "l" if "hedgehog" in kind else "q", name))
     longest, low = max(point[0] for point in points), math.floor(20 * min(point[1] for point in points)) / 20
     across = lambda minutes: LEFT + 10 + (WIDE - 180) * minutes / longest  # noqa: E731  short
     up = lambda cosine: TOP + HIGH * (1 - cosine) / (1 - low)  # noqa: E731
@@ -117,7 +114,7 @@ def students_chart(results: Results) -> str:
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
     named, best = {name for name in results if "probe" in results[name]}, 0.0
     for _, cosine, _, name in sorted(points):
-        if cosine > best + MIN_GAIN and results[name]["student"].get("part", 1) == 1:
+        if "hedgehog" in name and cosine > best + MIN_GAIN and results[name]["student"].get("part", 1) == 1:
             named.add(name)
             best = cosine
     dots = {name: (across(minutes), up(cosine)) for minutes, cosine, _, name in points}

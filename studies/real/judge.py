@@ -1,7 +1,9 @@
 """How much of a teacher a student keeps, on pictures that were held out, and what a probe reads from their features."""
 
 import math
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soft_vit.linearise import Backbone, UnlabelledImages, neighbour_agreement
-from studies.real.data import solar_cells, write_photographs
+from studies.real.data import PARTS, solar_cells, write_photographs
 from studies.real.teacher import Decoder, saliency_of
 
 SOURCES = ("cells", "stamps", "wallpapers")
@@ -21,13 +23,21 @@ RIDGE, NEIGHBOURS = 1e-2, 5
 Found = dict[str, float]
 
 
-def held_out(root: Path, backbone: Backbone, size: int, count: int, part: str = "held_out") -> list[Tensor]:
+def photograph_of(name: str) -> str:
+    """Return the path of a picture without the number of its tile."""
+    return name.rpartition("_")[0]
+
+
+def held_out(
+    root: Path, backbone: Backbone, size: int, count: int, photographs: Collection[str] | None = None
+) -> list[Tensor]:
     """Return up to count pictures of each source, `[n, 3, size, size]`, normalised, the same at each call.
 
-    part: "train" for pictures whose crops students learn.
+    photographs: take those of training, as `photograph_of` names them, in place of held-out ones.
     """
-    images = UnlabelledImages(write_photographs(root) / part, backbone.mean, backbone.std)
-    entries, found = images.entries, []
+    folder, found = write_photographs(root) / PARTS[photographs is None], []
+    images = UnlabelledImages(folder, backbone.mean, backbone.std)
+    entries = [entry for entry in images.entries if photographs is None or photograph_of(entry.name) in photographs]
     for source in SOURCES:
         images.entries = [entry for entry in entries if entry.name.rpartition("/")[2].startswith(source)]
         found.append(images.samples(count, size))
@@ -37,13 +47,11 @@ def held_out(root: Path, backbone: Backbone, size: int, count: int, part: str = 
 class Judge:
     """Compares students with a teacher on pictures of one size; what the teacher does is computed once.
 
-    count, part: see `held_out`.
+    given: the size, count and photographs of `held_out`.
     """
 
-    def __init__(
-        self, root: Path, teacher: Backbone, decoder: Decoder, size: int, count: int, part: str = "held_out"
-    ) -> None:
-        images = held_out(root, teacher, size, count, part)
+    def __init__(self, root: Path, teacher: Backbone, decoder: Decoder, *given: Any) -> None:
+        images = held_out(root, teacher, *given)
         self.images, self.counts, self.decoder = torch.cat(images), [len(part) for part in images], decoder
         self.tokens, self.maps = self.run(teacher)
 

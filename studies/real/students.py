@@ -16,7 +16,7 @@ from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
 from studies.real.data import write_photographs
-from studies.real.judge import Judge, held_out, probe
+from studies.real.judge import Judge, held_out, photograph_of, probe
 from studies.real.teacher import compare_with_package, load_teacher
 
 CHECKED, JUDGED = 8, 32
@@ -56,16 +56,13 @@ class Student(NamedTuple):
     seed: int = 0
 
 
-def second(
-    after: str, steps: int | tuple[int, int], lr: float, intermediates: tuple[int, ...] = (), **changes: Any
-) -> Student:
-    """Return a student that begins after another's first phase. steps: of the second phase, or of the last two."""
-    steps = (0, steps, 0) if isinstance(steps, int) else (0, *steps)
-    changes |= {"steps": steps, "lr": (1e-3, lr), "intermediates": intermediates, "after": after}
+def second(after: str, steps: tuple[int, int], lr: float, blocks: tuple[int, ...] = (), **changes: Any) -> Student:
+    """Return a student that begins after another's first phase. steps: of the other phases. blocks: `intermediates`."""
+    changes |= {"steps": (0, *steps), "lr": (1e-3, lr), "intermediates": blocks, "after": after}
     return STUDENTS[after]._replace(**changes)
 
 
-MIDDLE, EVERY = (3, 7), tuple(range(11))
+SHORT, MIDDLE, EVERY = (150, 0), (3, 7), tuple(range(11))
 
 KINDS = ("linear", "hedgehog", "mala", "focused", "polaformer", "rala", "agent", "nystrom")
 STUDENTS = {f"{kind}_150": Student(kind) for kind in KINDS}
@@ -81,25 +78,25 @@ STUDENTS |= {
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
 STUDENTS |= {
-    "linear_150_3e-4": second("linear_150", 150, 3e-4),
-    "linear_150_1e-4": second("linear_150", 150, 1e-4),
-    "linear_150_1e-4_middle": second("linear_150", 150, 1e-4, MIDDLE),
-    "hedgehog_150_1e-4_all": second("hedgehog_150", 150, 1e-4, EVERY),
-    "hedgehog_150_3e-5": second("hedgehog_150", 150, 3e-5),
-    "hedgehog_150_3e-5_all": second("hedgehog_150", 150, 3e-5, EVERY),
-    "hedgehog_150_1e-4_middle": second("hedgehog_150", 150, 1e-4, MIDDLE),
+    "linear_150_3e-4": second("linear_150", SHORT, 3e-4),
+    "linear_150_1e-4": second("linear_150", SHORT, 1e-4),
+    "linear_150_1e-4_middle": second("linear_150", SHORT, 1e-4, MIDDLE),
+    "hedgehog_150_1e-4_all": second("hedgehog_150", SHORT, 1e-4, EVERY),
+    "hedgehog_150_3e-5": second("hedgehog_150", SHORT, 3e-5),
+    "hedgehog_150_3e-5_all": second("hedgehog_150", SHORT, 3e-5, EVERY),
+    "hedgehog_150_1e-4_middle": second("hedgehog_150", SHORT, 1e-4, MIDDLE),
 }
 # What more pictures would bring, by half and a quarter of them; and weights of attentions, besides their outputs.
 LONGER: dict[str, dict[str, Any]] = {"half": {"part": 2}, "quarter": {"part": 4}, "both": {"match": "both"}}
 STUDENTS |= {f"hedgehog_450_{name}": STUDENTS["hedgehog_450_varied"]._replace(**LONGER[name]) for name in LONGER}
 STUDENTS["hedgehog_1000_both"] = STUDENTS["hedgehog_450_both"]._replace(steps=(1000, 0, 0))
 # All parameters in the second phase, or the attentions alone, whose rate may be higher.
-STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", 150, 3e-5, EVERY)
-ALONE: dict[str, Any] = dict(intermediates=EVERY, trainable="attention")
-STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", 150, 3e-4, **ALONE)
-STUDENTS |= {f"hedgehog_600_{name}": second(f"hedgehog_450_{name}", 150, 1e-4, **ALONE) for name in ("varied", *LONGER)}
+STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", SHORT, 3e-5, EVERY)
+ALONE: dict[str, Any] = dict(blocks=EVERY, trainable="attention")
+STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", SHORT, 3e-4, **ALONE)
+STUDENTS |= {f"hedgehog_600_{of}": second(f"hedgehog_450_{of}", SHORT, 1e-4, **ALONE) for of in ("varied", *LONGER)}
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
-FULL: dict[str, Any] = dict(intermediates=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
+FULL: dict[str, Any] = dict(blocks=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
     "hedgehog_224": second("hedgehog_300", (600, 150), 3e-5, **FULL),
     "hedgehog_224_varied": second("hedgehog_450_varied", (1200, 500), 3e-5, **FULL),
@@ -134,9 +131,9 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     (teacher, decoder), (kind, options) = load_teacher(root), parse_kind(student.kind)
     folder = write_photographs(root) / "train"
     pictures = UnlabelledImages(folder, teacher.mean, teacher.std, student.seed, student.vary)
-    photographs = dict.fromkeys(entry.name.rpartition("_")[0] for entry in pictures.entries)
-    chosen = set(list(photographs)[:: student.part])
-    pictures.entries = [entry for entry in pictures.entries if entry.name.rpartition("_")[0] in chosen]
+    photographs = list(dict.fromkeys(photograph_of(entry.name) for entry in pictures.entries))
+    learned = set(photographs[:: student.part])
+    pictures.entries = [entry for entry in pictures.entries if photograph_of(entry.name) in learned]
     plan = Plan(**{each.name: getattr(student, each.name) for each in fields(Plan) if each.name != "bf16"})
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
@@ -150,13 +147,15 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
 
     size = student.sizes[:2][-1]
     run.fit(batches, torch.cat(held_out(root, teacher, size, CHECKED)), state / name / "checkpoint.pth")
-    run.student.eval()
     sizes = {size: JUDGED} | {more: JUDGED_AT_MORE for more in student.also}
     judged = {side: Judge(root, teacher, decoder, side, n).compare(run.student) for side, n in sizes.items()}
     found: dict[str, Any] = {"student": student._asdict(), "history": run.history, "judged": judged}
     if student.probed:
         found["probe"] = probe(root, run.student, PROBE_SIZE)
-        found["seen"] = Judge(root, teacher, decoder, size, JUDGED, "train").compare(run.student)
+    if student.probed or student.part > 1:
+        parts = {"seen": learned, "left_out": set(photographs) - learned}
+        judges = {key: Judge(root, teacher, decoder, size, JUDGED, part) for key, part in parts.items() if part}
+        found |= {key: judge.compare(run.student) for key, judge in judges.items()}
     return found
 
 

@@ -129,8 +129,7 @@ def test_a_teacher_is_what_its_file_computes(root: Path) -> None:
     torch.testing.assert_close(found, maps, rtol=1e-5, atol=1e-5)
     # The longer side fills the square, and the rest is cut off again.
     assert saliency_map(teacher, converted, picture(1, (100, 60))).shape == (224, 134)
-    judge = Judge(root, teacher, converted, 28, 2)
-    same = judge.compare(teacher)
+    same = (judge := Judge(root, teacher, converted, 28, 2)).compare(teacher)
     assert [same[name] for name in ("cosine", "agreement", "overlap")] == pytest.approx([1] * 3)
     assert judge.compare(make_student(teacher, "none"))["cosine"] < 0.999
 
@@ -214,7 +213,7 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
     write_teacher(root)
     small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,), probed=True)
     monkeypatch.setitem(students.STUDENTS, "linear_150", small)
-    after = students.second("linear_150", 1, 1e-4, sizes=(28,), batch_size=2)
+    after = students.second("linear_150", (1, 0), 1e-4, part=2, probed=False)
     monkeypatch.setitem(students.STUDENTS, "linear_150_1e-4", after)
     monkeypatch.setattr(students, "load_teacher", lambda root: load_teacher(root, **VIT))
     monkeypatch.setattr(students, "JUDGED", 2)
@@ -222,11 +221,12 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
     main(words)
     found = runs.load("linearise", root / "out")
     assert list(found) == ["linear_150", "linear_150_1e-4"]
-    assert list(found["linear_150"]["judged"]) == ["28", "42"]
-    assert {"seen", "probe"} <= set(found["linear_150"])
-    assert "phase 2" in found["linear_150_1e-4"]["history"]
-    assert found["linear_150"]["command"].endswith("linearise --data ROOT --only linear_150")
-    assert found["linear_150"]["machine"]
+    first, second = found.values()
+    assert {"seen", "probe"} <= first.keys()
+    assert {"seen", "left_out"} <= second.keys()
+    assert ("phase 2" in second["history"], list(first["judged"])) == (True, ["28", "42"])
+    assert first["command"].endswith("linearise --data ROOT --only linear_150")
+    assert first["machine"]
     # A student that has learned can be fine-tuned.
     monkeypatch.setattr(training, "STUDENT", "linear_150")
     monkeypatch.setattr(training, "train", lambda config, options, **_: SimpleNamespace(metrics=options))
