@@ -117,14 +117,15 @@ def reversible_blocks(blocks: Sequence[Block], x: Tensor, feat_size: Size, num_p
     blocks: `PostNormBlock` or `PreNormBlock`; in both, a LayerNorm precedes attention and MLP, as in Reformer.
 
     Backward computes activations again, with the same dropout and autocast, so memory does not grow with the number of
-    blocks. In half precision the recovered streams have a rounding error, which does grow with it. Compiled models and
-    transforms of torch.func give the same results, but store all activations. Backward raises ValueError for
-    create_graph=True.
+    blocks. In half precision the recovered streams have a rounding error, which does grow with it. Compiled models,
+    copies of DataParallel and transforms of torch.func give the same results, but store all activations. Backward
+    raises ValueError for create_graph=True.
     """
     if not blocks:
         return x
     recomputed = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not in_transform()
-    if recomputed and x.device.type != "meta":
+    # Copies of DataParallel have plain tensors as parameters, which `parameters` does not list.
+    if recomputed and x.device.type != "meta" and not getattr(blocks[0], "_is_replica", False):
         parameters = dict.fromkeys(p for block in blocks for p in block.parameters() if p.requires_grad)
         y1, y2 = _ReversibleBlocks.apply(x, blocks, feat_size, num_prefix_tokens, *parameters)
     else:

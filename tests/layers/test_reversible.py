@@ -7,6 +7,7 @@ import pytest
 import torch
 from stored import saved_bytes
 from torch import Tensor, nn
+from torch.nn.parallel import replicate
 
 from soft_vit.layers import PostNormBlock, PreNormBlock, attention_class, reversible_blocks
 from soft_vit.layers.reversible import plain_streams
@@ -19,25 +20,22 @@ TOLERANCE = 1e-10
 
 def make_blocks(attention: str = "softmax", depth: int = 2, **options) -> nn.ModuleList:
     torch.manual_seed(0)
-    blocks = []
+    blocks = nn.ModuleList()
     for i in range(depth):
         attn = attention_class(attention)(DIM, 3, feat_size=GRID, sr_ratio=2)
         blocks.append((PostNormBlock if i % 2 else PreNormBlock)(DIM, attn, **options))
-    blocks = nn.ModuleList(blocks).double()
-    for module in blocks.modules():
+    for module in blocks.double().modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.3)
     return blocks
 
 
 def tokens(batch: int = 2) -> Tensor:
-    shape = (batch, GRID[0] * GRID[1], DIM)
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return torch.randn(batch, GRID[0] * GRID[1], DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def plain(blocks: nn.ModuleList, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
-    y1, y2 = plain_streams(blocks, x, feat_size, 0)
-    return 0.5 * (y1 + y2)
+    return 0.5 * sum(plain_streams(blocks, x, feat_size, 0))
 
 
 def result_and_gradients(compute, blocks: nn.ModuleList, x: Tensor) -> dict[str, Tensor]:
@@ -49,14 +47,12 @@ def result_and_gradients(compute, blocks: nn.ModuleList, x: Tensor) -> dict[str,
     # Computing again must not move the random state of the program.
     assert torch.equal(torch.get_rng_state(), after)
     grads = {name: parameter.grad.clone() for name, parameter in blocks.named_parameters() if parameter.requires_grad}
-    blocks.zero_grad()
     buffers = {name: buffer.double().clone() for name, buffer in blocks.named_buffers()}
     return {"y": y.detach(), "x": x.grad, **grads, **buffers}
 
 
-def assert_equals_autograd(blocks: nn.ModuleList, x: Tensor) -> None:
-    forms = (reversible_blocks, plain)
-    actual, expected = (result_and_gradients(compute, copy.deepcopy(blocks), x) for compute in forms)
+def assert_equals_autograd(blocks: nn.ModuleList, x: Tensor, compute=reversible_blocks) -> None:
+    actual, expected = (result_and_gradients(form, copy.deepcopy(blocks), x) for form in (compute, plain))
     scale = max(value.norm() for value in expected.values())
     for name, value in expected.items():
         # A gradient that cancels, as that of a key's bias, is rounding: held against the largest instead.
@@ -122,10 +118,17 @@ def test_frozen_and_shared_parameters() -> None:
     assert_equals_autograd(blocks, tokens())
 
 
+def test_copies_of_data_parallel_pass_gradients_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parameters are plain tensors; this one, for a GPU, stays on the CPU."""
+    broadcast = lambda tensors, *_, **__: [[x.clone() for x in tensors]]  # noqa: E731
+    monkeypatch.setitem(replicate.__globals__, "_broadcast_coalesced_reshape", broadcast)
+    assert_equals_autograd(make_blocks(), tokens(), lambda blocks, *x: reversible_blocks(*replicate(blocks, [0]), *x))
+
+
 def test_autocast_is_the_same_when_computed_again() -> None:
     blocks, x = make_blocks().float(), tokens().float()
     with torch.autocast("cpu", torch.bfloat16):
-        actual, expected = (result_and_gradients(compute, blocks, x) for compute in (reversible_blocks, plain))
+        actual, expected = (result_and_gradients(form, copy.deepcopy(blocks), x) for form in (reversible_blocks, plain))
     scale = max(value.norm() for value in expected.values())
     for name, value in expected.items():
         # The streams are fp32 and come back to its rounding, which moves some bf16 roundings by one step of 2^-8.
