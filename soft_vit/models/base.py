@@ -403,7 +403,8 @@ class StagedModel(nn.Module):
             self.num_features = self.feature_info[max_index]["num_chs"]
             for name in self.final_names:
                 setattr(self, name, nn.Identity())
-        if prune_head or shortened:
+        # A head behind more than a norm needs all of that.
+        if prune_head or shortened or (prune_norm and self.final_names != ("norm",)):
             self.reset_classifier(0, "")
         return take_indices
 

@@ -254,7 +254,7 @@ class EfficientViT(base.StagedModel):
         dd = device_and_dtype(kwargs)
         stem_depth, *depths = depths
         self.conv: MakeConv = partial(Conv, gelu=gelu, eps=eps)
-        self.neck_options = dict(neck, in_channels=widths[1:])
+        self.neck_options = neck
         features = round(neck["channels"] * (neck.get("out_expand") or 1))
         super().__init__(widths[1:], num_classes=num_classes, global_pool=global_pool, num_features=features, **kwargs)
         self.adapter = make_adapter(self.prefix, gelu, bool(neck.get("out_expand")))
@@ -277,7 +277,8 @@ class EfficientViT(base.StagedModel):
         self.neck: nn.Module = self.make_neck(**dd) if has_neck else nn.Identity()
 
     def make_neck(self, **dd: Any) -> MapFusion:
-        return MapFusion(**self.neck_options, conv=partial(self.conv, **dd))
+        widths = [info["num_chs"] for info in self.feature_info[: len(self.stages)]]
+        return MapFusion(widths, **self.neck_options, conv=partial(self.conv, **dd))
 
     # Each stage hands on all maps so far.
 
@@ -308,11 +309,12 @@ class EfficientViTSeg(EfficientViT):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier alone; without classes, remove all behind the stages."""
-        super().reset_classifier(num_classes, global_pool)
         if num_classes <= 0:
             self.neck = nn.Identity()
         elif not isinstance(self.neck, MapFusion):
-            self.neck = self.make_neck(**get_device_dtype(self)).train(self.training)
+            neck = self.neck = self.make_neck(**get_device_dtype(self)).train(self.training)
+            self.num_features = neck.out_channels
+        super().reset_classifier(num_classes, global_pool)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Return scores of the map that `forward_features` returns, or the map itself if pre_logits."""

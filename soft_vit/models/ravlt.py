@@ -166,12 +166,6 @@ class RAVLT(StagedModel):
         """Return the output x of a stage; the final norm is not applied, as it has proj_width channels."""
         return super().feature(index, x, False, output_fmt)
 
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        # The head needs the layers before it.
-        return super().prune_intermediate_layers(indices, prune_norm, prune_head or prune_norm)
-
 
 RAVLT_MODELS: dict[str, dict[str, Any]] = {
     "ravlt_t": dict(embed_dims=(64, 128, 256, 512), depths=(2, 2, 6, 2), num_heads=(1, 2, 4, 8)),

@@ -183,14 +183,17 @@ def test_patches_of_vil_may_overlap() -> None:
     assert model.pos_embed.shape == (1, 196, 24)
 
 
-def test_the_layer_before_the_head_goes_with_it() -> None:
-    """The head takes the channels of that layer, so both are removed together."""
-    model = create("ravlt")
+@pytest.mark.parametrize("family", ["ravlt", "efficientvit_seg"])
+def test_the_layer_before_the_head_goes_with_it(family: str) -> None:
+    """The head takes the channels of that layer, so both are removed together. Fewer stages may have a new head."""
+    model, x = create(family), images(1, 64, 64)
     with torch.no_grad():
-        expected = model.forward_intermediates(images(1, 64, 64), norm=True)[1][-1]
+        expected = model.forward_intermediates(x, norm=True)[1][-1]
         assert model.prune_intermediate_layers([3], prune_norm=True, prune_head=False) == [3]
-        assert torch.equal(model(images(1, 64, 64)), expected)
-    assert isinstance(model.head, nn.Identity)
+        assert torch.equal(model(x), expected)
+        model.prune_intermediate_layers([1])
+        model.reset_classifier(5, model.global_pools[0])
+    assert model(x).shape[:2] == (1, 5)
 
 
 def test_the_head_of_efficientvit_goes_with_the_classes() -> None:
@@ -233,11 +236,8 @@ def test_sums_of_efficientvit_exceed_float16(autocast: bool) -> None:
     assert (q * k.sum(2, keepdim=True)).sum(1).max() > torch.finfo(torch.float16).max
     with torch.no_grad():
         expected = attn(x)
-        if autocast:
-            with torch.autocast("cpu", torch.float16):
-                y = attn(x)
-        else:
-            y = attn.half()(x.half())
+        with torch.autocast("cpu", torch.float16, enabled=autocast):
+            y = attn(x) if autocast else attn.half()(x.half())
     assert not expected[:, :, -1].isnan().any()
     assert relative_error(y, expected) < 0.01
 
