@@ -126,7 +126,7 @@ def start_weights(cfg: Config) -> str | None:
 
 def _read_spec(start: str, required: bool) -> ModelSpec | None:
     """Return the record of weights; None for a missing file that is not required, as where a config is only read."""
-    is_missing = "://" not in start and not Path(start).is_file()
+    is_missing = "://" not in start and not Path(start).expanduser().is_file()
     return None if is_missing and not required else start_spec(start)
 
 

@@ -88,6 +88,7 @@ train_cfg = dict(type="soft_vit.engine.loops.ExactEpochLoop", max_epochs=2)
 # Options.
 
 RETINANET = CONFIGS / "detection" / "retinanet_soft_pico_shapes.py"
+FINETUNE = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
 
 
 REFUSED = [
@@ -111,8 +112,8 @@ REFUSED = [
     (DEMO, "default_hooks.watch.interval", 0, "interval"),
     (DEMO, "custom_hooks", [{"type": "FeatureRedrawHook", "feature_redraw_interval": 0}], "redraw_interval"),
     # They cannot be shared.
-    (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", "abc", "got abc"),
-    (CONFIGS / "finetune" / "soft_tiny_imagefolder.py", "image_size", 0, "got 0"),
+    (FINETUNE, "image_size", "abc", "got abc"),
+    (FINETUNE, "image_size", 0, "got 0"),
 ]
 
 
@@ -221,8 +222,7 @@ def test_values_that_contradict_each_other(tmp_path, base, child, options, named
 
 
 def test_words_are_no_paths_in_a_data_root_of_here(tmp_path):
-    base = "_base_ = 'configs/finetune/soft_tiny_imagefolder.py'"
-    written(tmp_path / "low.py", f"{base}\ndata_root = '.'\nnum_classes = 2\n")
+    written(tmp_path / "low.py", f"_base_ = '{FINETUNE}'\ndata_root = '.'\nnum_classes = 2\n")
     cfg = resolve(written(tmp_path / "c.py", "_base_ = 'low.py'\ndata_root = 'b'\n"))
     assert cfg.train_dataloader.dataset.data_root == "b"
 
@@ -273,21 +273,20 @@ def repeated(kind: str) -> dict:
 
 @pytest.mark.parametrize("dataset", [{"type": "OwnTree"}, repeated("OwnTree"), repeated("ImageTree")])
 def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
-    path, options = CONFIGS / "finetune" / "soft_tiny_imagefolder.py", {"data_root": str(tree)}
-    options["train_dataloader.dataset"] = {"_delete_": True, **dataset}
-    cfg = resolve(path, options)
+    options = {"data_root": str(tree), "train_dataloader.dataset": {"_delete_": True, **dataset}}
+    cfg = resolve(FINETUNE, options)
     assert (cfg.num_classes, cfg.model.num_classes, cfg.data_preprocessor.num_classes) == (3, 3, 3)
-    assert "num_classes" not in resolve(path).model
+    assert "num_classes" not in resolve(FINETUNE).model
     # Those that are given come first, then those of a checkpoint.
-    assert resolve(path, {**options, "model.num_classes": 5}).model.num_classes == 5
-    assert resolve(path, options, tested=ModelSpec(cfg={"label_names": "abcd"})).model.num_classes == 4
+    assert resolve(FINETUNE, {**options, "model.num_classes": 5}).model.num_classes == 5
+    assert resolve(FINETUNE, options, tested=ModelSpec(cfg={"label_names": "abcd"})).model.num_classes == 4
     # A saved config may be pointed at other data.
     cfg.num_classes = cfg.model.num_classes = cfg.data_preprocessor.num_classes = 7
     cfg.dump(tmp_path / "saved.py")
     saved = resolve(tmp_path / "saved.py", {"num_classes": None})
     assert (saved.num_classes, saved.model.num_classes, saved.data_preprocessor.num_classes) == (3, 3, 3)
     with pytest.raises(ValueError, match="num_classes must be set for a Nameless"):
-        resolve(path, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
+        resolve(FINETUNE, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
 
 
 STARTS = [
@@ -297,6 +296,7 @@ STARTS = [
     ("soft_tiny", {"load_from": "plain.pth"}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
     ("soft_tiny", {}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
     ("soft_tiny", {"model.model_name": "test_vit", "model.pretrained": True}, {}, ([127.5] * 3, 0.95, "center")),
+    (UPERNET, {"model.backbone.checkpoint_path": "~/noted.pth"}, {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
 ]
 
 
@@ -308,6 +308,7 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
     messages, options = [], {**options, "val_dataloader.dataset.pipeline": pipeline}
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     cfg = resolve(CONFIGS / f"{config}.py", options, notify=messages.append)
     shown = cfg.val_dataloader.dataset.pipeline[1]
     assert (cfg.data_preprocessor.mean, shown.crop_pct, shown.crop_mode) == expected
@@ -329,9 +330,8 @@ test_dataloader = dict(dataset=dict(type="ShapesDataset", length=4))
 
 
 def test_a_held_out_part_instead_of_validation_images(tmp_path):
-    config = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
     given = {"val_fraction": 0.1, "num_classes": 3, "load_from": None, "test_dataloader.dataset.split": "test"}
-    cfg = resolve(config, given)
+    cfg = resolve(FINETUNE, given)
     cfg.dump(tmp_path / "saved.py")
     for found in (cfg, resolve(tmp_path / "saved.py")):
         parts = {split: found[f"{split}_dataloader"].dataset for split in ("train", "val", "test")}
@@ -385,13 +385,12 @@ def test_a_hook_that_every_run_has_is_added_once():
 
 def test_options_replace_a_folder_in_each_entry(tmp_path):
     """Then none reads the file's own value, which it sets over that of its base."""
-    base = CONFIGS / "finetune" / "soft_tiny_imagefolder.py"
     path = tmp_path / "c.py"
-    path.write_text(f"_base_ = {str(base)!r}\ndata_root = '{{{{$PHOTOS:photos}}}}'\nnum_classes = 3\n")
+    text = f"_base_ = '{FINETUNE}'\ndata_root = '{{{{$PHOTOS:photos}}}}'\nnum_classes = 3\n"
     places = {f"{split}_dataloader.dataset.data_root": "others" for split in ("train", "val", "test")}
-    assert resolve(path, places).train_dataloader.dataset.data_root == "others"
+    assert resolve(written(path, text), places).train_dataloader.dataset.data_root == "others"
     # Also one that comes from the environment, in an entry of the file.
-    text = path.read_text() + "train_dataloader = dict(dataset=dict(data_root=data_root))\n"
+    text += "train_dataloader = dict(dataset=dict(data_root=data_root))\n"
     cfg = resolve(written(path, text), {"data_root": "others"})
     assert cfg.train_dataloader.dataset.data_root == "others"
 
