@@ -143,7 +143,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         def _parse_iterable(text: str) -> Any:
             """Parse a value like MMEngine, but as Python where it is that, and keep the spaces and commas of a path."""
             if (value := literal(text)) is not text:
-                return value
+                # Without brackets, as 1,2, values are a list there, which mmdet requires in places.
+                return list(value) if isinstance(value, tuple) and text[0] != "(" else value
             if text[:1] not in ("[", "(") and ("/" in text or "," not in text):
                 return DictAction._parse_int_float_bool(text)
             return DictAction._parse_iterable(text)

@@ -100,8 +100,8 @@ OPTIONS = [
     (["--img-size", "64x96"], {"img_size": (64, 96)}),
     (["--cfg-options", "a=/my images/b,c", "b=red fox"], {"options": {"a": "/my images/b,c", "b": "red fox"}}),
     (
-        ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b"],
-        {"options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": (1, 2), "d": True, "e": ["a", "b"]}},
+        ["--cfg-options", "a=[fox, 2]", "b=['x,y', 'red fox']", "c=1, 2", "d=true", "e=a,b", "f=(1, 2)"],
+        {"options": {"a": ["fox", 2], "b": ["x,y", "red fox"], "c": [1, 2], "d": True, "e": ["a", "b"], "f": (1, 2)}},
     ),
     (["--cfg-options", "a=1", "--cfg-options", "b=[(1, 2), None]"], {"options": {"a": 1, "b": [(1, 2), None]}}),
 ]
