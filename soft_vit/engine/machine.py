@@ -77,12 +77,13 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     """
     if not (base := (cfg.get("auto_scale_lr") or {}).get("base_batch_size")):
         raise ValueError(f"auto_scale_lr.base_batch_size must be the batch of the config's rate, got {base}.")
-    # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds.
-    cfg.auto_scale_lr.enable = False
     loader = cfg.train_dataloader
     batch = (loader.get("batch_sampler") or {}).get("batch_size", loader.get("batch_size"))
     start_processes(cfg)
     images = get_world_size() * batch * cfg.optim_wrapper.get("accumulative_counts", 1)
+    # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds. The saved config holds the
+    # rate of this batch.
+    cfg.auto_scale_lr.update(enable=False, base_batch_size=images)
     optimizer = cfg.optim_wrapper.optimizer
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     for scheduler in as_list(cfg.get("param_scheduler")):

@@ -420,7 +420,7 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
     """Launchers differ in the variables that tell the number of processes."""
     monkeypatch.setattr(machine, "get_world_size", lambda: processes)
 
-    def config(lr: float, enable: bool) -> Config:
+    def config(lr: float, enable: bool, batch: int) -> Config:
         schedulers = [
             {"type": "LinearLR", "start_factor": 0.05},
             {"type": "CosineAnnealingLR", "eta_min": 1e-2 * lr},
@@ -429,17 +429,17 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
-        cfg = Config({"auto_scale_lr": {"enable": enable, "base_batch_size": 16}})
+        cfg = Config({"auto_scale_lr": {"enable": enable, "base_batch_size": batch}})
         cfg.merge_from_dict({"train_dataloader": loader, "param_scheduler": schedulers})
         cfg.optim_wrapper = {"optimizer": {"type": "AdamW", "lr": lr}, **wrapper}
         return cfg
 
-    scaled = config(1.0, enable=True)
+    scaled = config(1.0, enable=True, batch=16)
     # timm's default is a rate as well.
     assert scaled.param_scheduler[4].pop("warmup_lr") == 1e-5
     machine.scale_learning_rate(scaled)
-    # MMEngine must not scale once more.
-    assert scaled.to_dict() == config(factor, enable=False).to_dict()
+    # Neither MMEngine nor a run of the saved config must scale once more.
+    assert scaled.to_dict() == config(factor, enable=False, batch=16 * factor).to_dict()
 
 
 def test_learning_rate_without_a_base(tmp_path):
