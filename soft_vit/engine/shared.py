@@ -78,14 +78,13 @@ def _reaches(cfg: Config, name: str) -> bool:
     """Return whether an entry takes a shared value."""
     if name in ("val_fraction", *_PATHS):
         return any(dataset.get(name) == cfg[name] for dataset in datasets_of(cfg, "train", "val", "test"))
-    others = any(True for _ in _sized(cfg)) if name == "image_size" else _sets_num_classes(cfg)
-    return bool(timm_model(cfg)) or others
+    if name == "image_size":
+        return "img_size" in timm_model(cfg) or any(True for _ in _sized(cfg))
+    return bool(timm_model(cfg)) or _sets_num_classes(cfg)
 
 
 def _share_paths(cfg: Config, earlier: Earlier) -> None:
-    for name in _PATHS:
-        if cfg.get(name) is None:
-            continue
+    for name in [name for name in _PATHS if cfg.get(name) is not None]:
         cfg[name] = value = str(cfg[name])
         for dataset in datasets_of(cfg, "train", "val", "test"):
             takes = takes_data_root(dataset) if name == "data_root" else name in dataset

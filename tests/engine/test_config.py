@@ -96,6 +96,7 @@ REFUSED = [
     (DEMO, "optim_wrapper.paramwise_cfg.layer_decay", 0.5, "optim_wrapper.constructor"),
     *((DEMO, name, "x", name) for name in ("train_pipeline.0.prob", "max_epochs", "data_root", "optim_wraper.type")),
     (RETINANET, "image_size", 8, "image_size"),
+    (CONFIGS / "naflex" / "linear_ovals.py", "image_size", 128, "image_size"),
     # Cannot be merged.
     (DEMO, "param_scheduler.5.end", 3, "param_scheduler.5.end"),
     (DEMO, "train_cfg.max_iters", 3, "max_iters"),
