@@ -20,5 +20,4 @@ NOTES = ModelSpec(
 
 
 def run(checkpoint: Path, out: Path, **options) -> list[str]:
-    options = {"tag": "mine", "licence": "mit", "metrics": [METRIC], **options}
-    return publish(checkpoint, out, **options)
+    return publish(checkpoint, out, **{"tag": "mine", "licence": "mit", "metrics": [METRIC], **options})

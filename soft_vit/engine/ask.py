@@ -137,7 +137,7 @@ def _take_options(cfg: Config, spec: ModelSpec, fitted: bool) -> None:
     """
     model, backbone = timm_model(cfg), (cfg.get("model") or {}).get("backbone")
     left_out = ("num_classes", "in_chans", "img_size") if fitted else ()
-    if model and model["model_name"].partition(".")[0] == spec.model:
+    if model and model["model_name"].partition(".")[0] == str(spec.model).partition(".")[0]:
         for name, value in spec.arguments({}).items():
             if name not in left_out:
                 model.setdefault(name, value)

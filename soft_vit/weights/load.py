@@ -85,7 +85,7 @@ def fit(
         require_classifier(loaded)
     require_finite(loaded, loaded.source)
     noted, name = loaded.spec.model or "", getattr(model, "pretrained_cfg", {}).get("architecture") or ""
-    if head == "strict" and noted != name and is_own_model(noted) and is_own_model(name):
+    if head == "strict" and noted.partition(".")[0] != name and is_own_model(noted) and is_own_model(name):
         # Parameters of many attentions have the same names and shapes.
         raise ValueError(f"The model must be {noted}, as {loaded.source} notes, got {name}.")
     weights, expected = rename_and_resample(loaded, model, report), dict(model.state_dict())

@@ -111,6 +111,8 @@ def read_trained_file(path: str | Path, weights: WeightsChoice | None = None, mo
     loaded.spec = replace(spec, model=model or _noted_model(spec, path))
     loaded.spec = complete_spec(loaded)
     network = create_noted(str(loaded.spec.model), loaded, device="meta")
+    # Without a tag, which says which published weights they began with.
+    loaded.spec = replace(loaded.spec, model=cast(Any, network).pretrained_cfg["architecture"])
     fit(loaded, network)
     state = cast(Any, network).from_released(loaded) if hasattr(network, "from_released") else dict(loaded)
     released = any(state.get(name) is not value for name, value in loaded.items())

@@ -290,20 +290,22 @@ def test_classes_are_counted_in_the_training_data(tree, dataset, tmp_path):
         resolve(FINETUNE, options | {"train_dataloader.dataset": {"_delete_": True, "type": "Nameless"}})
 
 
+NOTED = ([51.0, 102.0, 153.0], 0.9, "squash")
 STARTS = [
     ("soft_tiny", {"load_from": "timm://test_vit"}, {}, ([127.5] * 3, 0.95, "center")),
     ("soft_tiny", {"load_from": "timm://soft_pico.shapes"}, {"crop_pct": 0.8}, ([127.5] * 3, 0.8, "center")),
-    ("soft_tiny", {"load_from": "noted.pth"}, {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
+    ("soft_tiny", {"load_from": "noted.pth", "model.model_name": "soft_pico"}, {}, NOTED),
     ("soft_tiny", {"load_from": "plain.pth"}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
     ("soft_tiny", {}, {}, ([123.675, 116.28, 103.53], 0.875, "center")),
     ("soft_tiny", {"model.model_name": "test_vit", "model.pretrained": True}, {}, ([127.5] * 3, 0.95, "center")),
-    (UPERNET, {"model.backbone.checkpoint_path": "~/noted.pth"}, {}, ([51.0, 102.0, 153.0], 0.9, "squash")),
+    (UPERNET, {"model.backbone.checkpoint_path": "~/noted.pth"}, {}, NOTED),
 ]
 
 
 @pytest.mark.parametrize(("config", "options", "crop", "expected"), STARTS)
 def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, config, options, crop, expected):
-    notes = ModelSpec("soft_pico", cfg={"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"})
+    cfg = {"mean": (0.2, 0.4, 0.6), "crop_pct": 0.9, "crop_mode": "squash"}
+    notes = ModelSpec("soft_pico.shapes", {"newton_iters": 12}, cfg)
     for name, meta in (("noted", {NOTES_KEY: notes.to_dict()}), ("plain", {})):
         torch.save({"state_dict": {"a": torch.zeros(1)}, "meta": meta}, tmp_path / f"{name}.pth")
     pipeline = [{"type": "LoadedImage"}, {"type": "TimmEvalCrop", **crop}, {"type": "PackInputs"}]
@@ -314,6 +316,8 @@ def test_images_are_prepared_as_the_start_weights_note(tmp_path, monkeypatch, co
     shown = cfg.val_dataloader.dataset.pipeline[1]
     assert (cfg.data_preprocessor.mean, shown.crop_pct, shown.crop_mode) == expected
     assert len(messages) == (config != "soft_tiny" or len(options) > 1)
+    # Those of a model of another name are left out.
+    assert cfg.model.get("newton_iters") == (12 if cfg.model.get("model_name") == "soft_pico" else None)
 
 
 DATA = """
@@ -430,10 +434,9 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
             {"type": "TimmLR", "sched": "cosine", "min_lr": 1e-3 * lr, "warmup_lr": 1e-5 * lr},
             {"type": "CosineAnnealingParamScheduler", "param_name": "weight_decay", "eta_min": 0.3},
         ]
-        cfg = Config({"auto_scale_lr": {"enable": enable, "base_batch_size": batch}})
-        cfg.merge_from_dict({"train_dataloader": loader, "param_scheduler": schedulers})
-        cfg.optim_wrapper = {"optimizer": {"type": "AdamW", "lr": lr}, **wrapper}
-        return cfg
+        read = {"train_dataloader": loader, "auto_scale_lr": {"enable": enable, "base_batch_size": batch}}
+        wrapped = {"optimizer": {"type": "AdamW", "lr": lr}, **wrapper}
+        return Config({**read, "param_scheduler": schedulers, "optim_wrapper": wrapped})
 
     scaled = config(1.0, enable=True, batch=16)
     # timm's default is a rate as well.

@@ -81,10 +81,9 @@ def test_hub_folder(published):
 
 
 def test_hub_folder_with_other_files_is_refused(checkpoint, tmp_path):
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "thesis.tex").touch()
+    (tmp_path / "thesis.tex").touch()
     with pytest.raises(ValueError, match="must be an empty folder"):
-        run(checkpoint, tmp_path / "out", hf_dir=tmp_path / "hub")
+        run(checkpoint, tmp_path / "out", hf_dir=tmp_path)
 
 
 class Hub:
