@@ -79,8 +79,7 @@ def _count_classes(cfg: Config) -> int | None:
     known = _training_metainfo(cfg)
     if known is None or known.get("classes"):
         return known and len(known["classes"])
-    kind = type_name(cfg.train_dataloader.dataset)
-    raise ValueError(f"num_classes must be set for a {kind}, which does not name its classes.")
+    raise ValueError(f"num_classes must be set for a {type_name(cfg.train_dataloader.dataset)} without class names.")
 
 
 def _training_metainfo(cfg: Config) -> Mapping[str, Any] | None:

@@ -33,14 +33,14 @@ class NamedImages:
         self.source = source
         reader = getattr(source, "reader", source)
         samples = getattr(reader, "samples", getattr(reader, "_samples", ()))
-        labels = next((getattr(reader, name) for name in ("targets", "_labels") if hasattr(reader, name)), None)
+        labels = next((getattr(reader, key) for key in ("targets", "_labels", "labels") if hasattr(reader, key)), None)
         # Those of Hugging Face.
         labels = reader.iter_targets() if hasattr(reader, "iter_targets") else labels
         self.labels = [int(label) for label in (labels if labels is not None else [label for _, label in samples])]
         if len(self.labels) != len(source):
             raise ValueError(f"name must be of a data set with a label for each image, got {type(source).__name__}.")
         names = getattr(reader, "classes", None) or getattr(reader, "class_to_idx", None)
-        self.classes = None if names is None else [str(name) for name in names]
+        self.classes = None if names is None else [str(name[0] if isinstance(name, tuple) else name) for name in names]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,9 +93,10 @@ def find_named_images(name: str, root: str | Path, split: str, download: bool = 
 def _torchvision_class(name: str) -> Callable[..., Any]:
     classes = {cls.__name__.lower(): cls for _, cls in inspect.getmembers(torchvision.datasets, inspect.isclass)}
     classes |= {"cifar10": SafeCIFAR10, "cifar100": SafeCIFAR100}
-    cls = classes.get(name.lower().replace("_", ""))
-    if cls is None or "download" not in inspect.signature(cls).parameters:
-        raise ValueError(f"name must be torch/ and a data set of torchvision that it can download, got torch/{name}.")
+    cls = classes.get(name.lower().replace("_", ""), object)
+    arguments = inspect.signature(cls).parameters.keys()
+    if "download" not in arguments or arguments.isdisjoint(("split", "train")):
+        raise ValueError(f"name must be torch/ and a data set that torchvision downloads in parts, got torch/{name}.")
     return cls
 
 

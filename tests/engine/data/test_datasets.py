@@ -223,6 +223,12 @@ def test_a_data_set_of_hugging_face():
     assert found.classes == ["cat", "dog"]
 
 
+def test_labels_and_names_as_stl10_and_imagenette_have_them():
+    source = type("Source", (list,), {"labels": np.array([1, 0]), "classes": [("tench", "Tinca tinca"), "dog"]})
+    found = NamedImages(source("ab"))
+    assert (found.labels, found.classes) == ([1, 0], ["tench", "dog"])
+
+
 PNGS = [encoded(picture(value)) for value in range(3)]
 
 
@@ -235,13 +241,10 @@ def make_shard(path: Path, members: dict[str, bytes]) -> None:
 
 
 def test_shards(tmp_path):
-    first = {"0.png": PNGS[0], "0.cls": b"1", "1.png": PNGS[1], "1.cls": b"0\n"}
-    second = {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": PNGS[2], "a/2.seg.png": b""}
-    make_shard(tmp_path / "train-0000.tar", first)
-    make_shard(tmp_path / "train-0001.tar", second)
+    make_shard(tmp_path / "train-0.tar", {"0.png": PNGS[0], "0.cls": b"1", "1.png": PNGS[1], "1.cls": b"0\n"})
+    make_shard(tmp_path / "train-1.tar", {"a/2.json": b'{"label": 1, "w": 7}', "a/2.png": PNGS[2], "a/2.seg.png": b""})
     make_shard(tmp_path / "val-0000.tar", {"9.png": PNGS[0], "9.cls": b"0"})
-    found = find_named_images("wds/", tmp_path, "train")
-    assert found.classes is None
+    assert find_named_images("wds/", tmp_path, "train").classes is None
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     found = Shards(tmp_path)
     assert found.classes == ["cat", "dog"]
@@ -253,6 +256,8 @@ def test_shards(tmp_path):
 
 MISTAKES = [
     ("torch/nothing", {}, ValueError, "torch/nothing"),
+    # It has no parts.
+    ("torch/eurosat", {}, ValueError, "torch/eurosat"),
     ("torch/cifar10", {}, FileNotFoundError, "batch"),
     ("torch/mnist", {}, FileNotFoundError, "torch/mnist"),
     ("hfds//no/such", {}, FileNotFoundError, "no/such"),
@@ -275,9 +280,9 @@ def test_mistakes_get_one_sentence(tmp_path, name, members, error, message):
 
 
 def test_a_shard_cut_short(tmp_path):
-    make_shard(tmp_path / "train-0.tar", {"0.png": PNGS[0], "0.cls": b"0", "1.png": bytes(3000), "1.cls": b"1"})
-    data = (tmp_path / "train-0.tar").read_bytes()
-    (tmp_path / "train-0.tar").write_bytes(data[:4000])
+    path = tmp_path / "train-0.tar"
+    make_shard(path, {"0.png": PNGS[0], "0.cls": b"0", "1.png": bytes(3000), "1.cls": b"1"})
+    path.write_bytes(path.read_bytes()[:4000])
     with pytest.raises(ValueError, match=r"train-0\.tar"):
         Shards(tmp_path)
 
@@ -330,9 +335,7 @@ def test_a_run_resumes_exactly_and_is_tested(tmp_path):
         "val_dataloader.dataset.dataset.length": 6,
         "test_dataloader.dataset.dataset.length": 6,
         "train_cfg.max_epochs": 2,
-        "default_hooks.checkpoint.interval": 3,
-        "default_hooks.checkpoint.by_epoch": False,
-        "default_hooks.checkpoint.max_keep_ckpts": -1,
+        "default_hooks.checkpoint": {"interval": 3, "by_epoch": False, "max_keep_ckpts": -1},
     }
     config = CONFIGS / "naflex" / "linear_ovals.py"
     last = assert_resumes(config, tmp_path, options, "iter_3.pth").checkpoint
