@@ -1,5 +1,5 @@
-# tools/dist_train.sh configs/pretrain/simmim_finetune.py 8 --cfg-options data_root=/path/to/imagenet
-#   model.model_name=soft_plus_tiny load_from=work_dirs/simmim/model.safetensors
+# tools/dist_train.sh configs/pretrain/simmim_finetune.py 8 --cfg-options data_root=/path/to/imagenet \
+#     model.model_name=soft_plus_tiny load_from=work_dirs/simmim/model.safetensors
 # Fine-tuning after pre-training. Published, for Swin-B (SimMIM, arXiv 2111.09886, Sec. 4.1): 100 epochs of AdamW at
 # batch 2048, learning rate 5e-3 after 20 epochs of warm-up, a cosine to 1e-6, layer decay 0.9 (0.8 after 800 epochs of
 # pre-training), weight decay 0.05, drop path 0.1, clipping at 5, the augmentation of imagenet.py. Of this project: 224
