@@ -58,9 +58,9 @@ def _fit_schedules(loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> None:
     if not isinstance(schedulers, list) and "type" not in (schedulers or {}):
         return
     for scheduler in schedulers if isinstance(schedulers, list) else [schedulers]:
-        end = Fraction(loop.max_iters)
-        if scheduler.get("by_epoch", True):
-            end /= max(1, len(loop.dataloader))
+        end = Fraction(loop.max_iters, max(1, len(loop.dataloader)) if scheduler.get("by_epoch", True) else 1)
+        if (last := scheduler.get("end", 0)) > end:
+            loop.runner.logger.warning(f"{scheduler['type']} ends at {last}, after the run at {float(end):g}.")
         if "end" in scheduler or scheduler.get("begin", 0) < end:
             # Only a schedule that is converted to iterations can end within a round through the data.
             end = end if scheduler.get("convert_to_iter_based") else math.ceil(end)

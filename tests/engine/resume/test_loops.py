@@ -237,8 +237,7 @@ def test_accumulated_gradients_are_stepped_before_a_checkpoint(tmp_path):
 @pytest.mark.parametrize(("counts", "steps"), [(3, [3, 6, 8]), (20, [8])])
 def test_a_run_by_iteration_is_one_pass(counts, steps, by_iteration, tmp_path, monkeypatch):
     """Windows of accumulated gradients know nothing of the rounds through the data, which have 3 batches."""
-    found = []
-    step = SafeOptimWrapper.step
+    found, step = [], SafeOptimWrapper.step
     monkeypatch.setattr(SafeOptimWrapper, "step", lambda self: (step(self), found.append(self.inner_count))[0])
     wrapper = {"optim_wrapper.type": "SafeOptimWrapper", "optim_wrapper.accumulative_counts": counts}
     options = BY_ITERATION | wrapper | {"default_hooks.checkpoint": None}
@@ -249,13 +248,13 @@ def test_a_run_by_iteration_is_one_pass(counts, steps, by_iteration, tmp_path, m
 LINEAR = {"type": "TimmLR", "sched": "poly", "decay_rate": 1.0, "convert_to_iter_based": True}
 SCHEDULES = [
     # In units of the optimizer's rate; rounds have three iterations, and the run has 8.
-    ({"type": "StepLR", "step_size": 1, "gamma": 0.5}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
+    ({"type": "StepLR", "step_size": 1, "gamma": 0.5, "end": 9}, [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
     (LINEAR, [1 - i / 8 for i in range(8)]),
 ]
 
 
 @pytest.mark.parametrize(("schedule", "rates"), SCHEDULES)
-def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iteration, tmp_path):
+def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iteration, tmp_path, capsys):
     options = BY_ITERATION | {"param_scheduler": [schedule], "default_hooks.checkpoint.interval": 3}
 
     def rates_of(name: str, resume: str | None = None) -> list[float]:
@@ -264,6 +263,7 @@ def test_schedules_count_rounds_in_a_run_by_iteration(schedule, rates, by_iterat
 
     # Rates are logged with five digits.
     assert rates_of("whole") == pytest.approx(rates, abs=1e-4)
+    assert ("StepLR ends at 9, after the run" in capsys.readouterr().out) == ("end" in schedule)
     # The epoch of the schedule changes right after the checkpoint.
     assert rates_of("rest", str(tmp_path / "whole" / "iter_6.pth")) == pytest.approx(rates[6:], abs=1e-4)
 
