@@ -81,11 +81,12 @@ def students_table(results: Results) -> str:
 
 
 def sizes_table(results: Results) -> str:
-    """Return a row for each size at which a student with a probe was judged, and one for pictures that it learned."""
+    """Return a row for each size at which a student with a probe was judged, and for pictures of training."""
     rows = []
     for name, result in results.items():
         if result.keys() & {"probe", *TRAINING}:
-            probe = [f"{value:.1f}" for value in list(result.get("probe", {}).values())[:2]] or ["", ""]
+            has_probe, keys = "probe" in result, ("ridge", "neighbours")
+            probe = [f"{result['probe'][key]:.1f}" if has_probe else "" for key in keys]
             own, *_ = result["judged"]
             learned = {f"{own}, {what}": result[key] for key, what in TRAINING.items() if key in result}
             for i, (size, found) in enumerate((result["judged"] | learned).items()):
@@ -112,10 +113,8 @@ def students_chart(results: Results) -> str:
     for minutes in range(0, math.ceil(longest) + 1, 10):
         parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
-    named, best = (
-        {name for _, cosine, _, name in points if "probe" in results[name] and cosine > NAMED_WITH_PROBE},
-        NAMED_FROM,
-    )
+    named = {name for _, cosine, _, name in points if "probe" in results[name] and cosine > NAMED_WITH_PROBE}
+    best = NAMED_FROM
     for _, cosine, _, name in sorted(points):
         if "hedgehog" in name and cosine > best + MIN_GAIN and results[name]["student"].get("part", 1) == 1:
             named.add(name)
