@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mmengine.config import Config
 from timm.data import resolve_model_data_config
 from timm.layers import to_2tuple
 from timm.models._input import get_model_input_config
 
 from soft_vit.engine.entries import class_of
-from soft_vit.engine.merge import find_config
+from soft_vit.engine.merge import find_config, read_config
 from soft_vit.engine.models.timm_model import timm_network
 from soft_vit.export.model import ExportModel, FeatureMaps
 from soft_vit.predict import load_predictor
@@ -34,7 +33,8 @@ def load_export_model(
     multiples of 32. stages: export the maps of these stages instead of logits, see `FeatureMaps`. Raises ValueError or
     FileNotFoundError for a model or a file that cannot be used.
     """
-    dense = config is not None and _is_dense(config)
+    cls = None if config is None else class_of(read_config(find_config(config)).get("model") or {}, MODELS)
+    dense = cls is not None and cls.__module__.startswith("soft_vit.dense.")
     own_size = None if dense else img_size
     predictor = load_predictor(model, config, checkpoint, pretrained=pretrained, img_size=own_size, device="cpu")
     if dense and stages is None:
@@ -68,9 +68,3 @@ def load_export_model(
         crop={key: data[key] for key in ("crop_pct", "crop_mode", "interpolation") if key in predictor.data},
         spec=spec,
     )
-
-
-def _is_dense(config: str | Path) -> bool:
-    """Return whether a config is of a detector or a segmentor."""
-    cls = class_of(Config.fromfile(find_config(config)).get("model") or {}, MODELS)
-    return cls is not None and cls.__module__.startswith("soft_vit.dense.")

@@ -92,8 +92,7 @@ def test_config_with_its_checkpoint(several, model, tmp_path):
     """The images and the task are those of the training, not those of timm's configuration of the model."""
     config, side = tmp_path / "config.py", model["img_size"] or 64
     own = f"image_size = {side}\nmodel = dict(**{model})\n"
-    base = RESOURCES / "configs" / "demo" / f"soft_pico_{'labels' if several else 'shapes'}.py"
-    config.write_text(f"_base_ = {str(base)!r}\n{own}")
+    config.write_text(f"_base_ = 'configs/demo/soft_pico_{'labels' if several else 'shapes'}.py'\n{own}")
     weights = timm.create_model(num_classes=10, **model).state_dict()
     torch.save({"state_dict": weights, "meta": {"dataset_meta": {"classes": CLASSES}}}, tmp_path / "weights.pth")
     source = load_export_model(config=config, checkpoint=tmp_path / "weights.pth")
