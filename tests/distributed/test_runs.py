@@ -116,17 +116,6 @@ def test_killed_ranks_are_restarted(live, tmp_path, strikes):
     assert differences(final_state(tmp_path), final_state(live)) == []
 
 
-@pytest.mark.slow
-def test_notice_to_one_of_three(tmp_path):
-    """Without unused parameters, DDP arranges its buckets anew after the first step, and adds in another order."""
-    options = [*OPTIONS, "train_dataloader.batch_size=2", "find_unused_parameters=True"]
-    strike, (whole, parts) = Strike(7, "before", signal.SIGTERM), (tmp_path / "whole", tmp_path / "parts")
-    assert train_ranks(3, whole, options=options) == [0] * 3, output(whole)
-    assert train_ranks(3, parts, options=options, preparations=(None, None, strike.install)) == [EXIT_STOPPED] * 3
-    assert train_ranks(3, parts, "--resume", options=options) == [0] * 3, output(parts)
-    assert differences(final_state(parts), final_state(whole)) == []
-
-
 @pytest.mark.parametrize("divided", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_notice_to_one_of_two(live, tmp_path, divided):
     """divided: the optimizer's state is spread over the processes; it steps as a whole one does."""
@@ -144,12 +133,18 @@ def test_notice_to_one_of_two(live, tmp_path, divided):
     assert differences(ended, expected) == []
 
 
+# Without unused parameters, DDP arranges its buckets anew after the first step, and adds in another order.
+OTHERS = {"three": (3, 7, ["train_dataloader.batch_size=2", "find_unused_parameters=True"])}
+for _name in ("lion", "adafactor", "lamb", "muon", "nadamuon"):
+    OTHERS[_name] = 2, 4, [f"optim_wrapper.optimizer.type=timm.{_name}", "optim_wrapper.accumulative_counts=2"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lion", "adafactor", "lamb", "muon", "nadamuon"])
-def test_notice_to_one_of_two_with_an_optimizer_of_timm(tmp_path, name):
-    options = [*OPTIONS, f"optim_wrapper.optimizer.type=timm.{name}", "optim_wrapper.accumulative_counts=2"]
-    strike, (whole, parts) = Strike(4, "before", signal.SIGTERM), (tmp_path / "whole", tmp_path / "parts")
-    assert train_ranks(2, whole, options=options) == [0, 0], output(whole)
-    assert train_ranks(2, parts, options=options, preparations=(None, strike.install)) == [EXIT_STOPPED] * 2
-    assert train_ranks(2, parts, "--resume", options=options) == [0, 0], output(parts)
+@pytest.mark.parametrize(("count", "step", "changes"), OTHERS.values(), ids=OTHERS)
+def test_notice_to_the_last_of_several(tmp_path, count, step, changes):
+    options, strike = [*OPTIONS, *changes], Strike(step, "before", signal.SIGTERM)
+    whole, parts, preparations = tmp_path / "whole", tmp_path / "parts", [*[None] * (count - 1), strike.install]
+    assert train_ranks(count, whole, options=options) == [0] * count, output(whole)
+    assert train_ranks(count, parts, options=options, preparations=preparations) == [EXIT_STOPPED] * count
+    assert train_ranks(count, parts, "--resume", options=options) == [0] * count, output(parts)
     assert differences(final_state(parts), final_state(whole)) == []

@@ -115,6 +115,7 @@ REFUSED = [
     # They cannot be shared.
     (FINETUNE, "image_size", "abc", "got abc"),
     (FINETUNE, "image_size", 0, "got 0"),
+    (DEMO, "auto_scale_lr", {"enable": True, "base_batch_size": 0}, "base_batch_size"),
 ]
 
 
@@ -444,8 +445,3 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
     machine.scale_learning_rate(scaled)
     # Neither MMEngine nor a run of the saved config must scale once more.
     assert scaled.to_dict() == config(factor, enable=False, batch=16 * factor).to_dict()
-
-
-def test_learning_rate_without_a_base(tmp_path):
-    with pytest.raises(ValueError, match="base_batch_size"):
-        resolve(DEMO, {"auto_scale_lr": {"base_batch_size": 0}}, auto_scale_lr=True)

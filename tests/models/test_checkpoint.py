@@ -163,11 +163,6 @@ def test_files_that_are_not_checkpoints(write, suffix, tmp_path):
     assert not sentinel.exists()
 
 
-def test_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.pth"):
-        load(tmp_path / "nowhere.pth")
-
-
 FEW = {"num_bottleneck": 16}
 OTHER_MODELS = [
     (lambda: released((1, 3, 20, 4)), "soft_small", {}, r"stages\.2\.blocks\.7"),
@@ -304,16 +299,6 @@ def folders(tmp_path, monkeypatch) -> dict[str, Path]:
     monkeypatch.setattr("soft_vit.weights.fetch.RESOURCES", tmp_path)
     monkeypatch.setattr("soft_vit.weights.fetch.hub_folder", lambda cache_dir=None: Path(cache_dir or found["hub"]))
     return found
-
-
-@pytest.fixture
-def offline(monkeypatch) -> None:
-    def download(**kwargs):
-        raise ConnectionError("out of reach")
-
-    monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=download))
-    for function in ("soft_vit.weights.fetch.urlopen", "huggingface_hub.hf_hub_download"):
-        monkeypatch.setattr(function, lambda *args, **kwargs: download())
 
 
 def test_options_that_a_file_notes_are_those_of_the_model(tmp_path):
@@ -461,7 +446,13 @@ class TestOrder:
 
 
 class TestReleased:
-    def test_offline_all_say_where_the_file_is_and_belongs(self, offline, folders):
+    def test_offline_all_say_where_the_file_is_and_belongs(self, folders, monkeypatch):
+        def download(*args, **kwargs):
+            raise ConnectionError("out of reach")
+
+        monkeypatch.setitem(sys.modules, "gdown", SimpleNamespace(download=download))
+        for function in ("soft_vit.weights.fetch.urlopen", "huggingface_hub.hf_hub_download"):
+            monkeypatch.setattr(function, download)
         for entry in (entry for entry in RECORDED_WEIGHTS.values() if entry.sources):
             with pytest.raises(WeightsError, match=r"^.*out of reach.*$") as refused:
                 timm.create_model(entry.name, pretrained=True)
