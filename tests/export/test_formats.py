@@ -43,10 +43,6 @@ PACKAGES = {"openvino": "openvino", "executorch": "executorch", "litert": "liter
 ANY_SIZE = ("onnx", "torch_export")
 
 
-def require(format: str) -> None:
-    pytest.importorskip(PACKAGES.get(format, "torch"))
-
-
 def source_of(name: str, img_size: int = 64, **options) -> ExportModel:
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=7, img_size=img_size, **options).eval().requires_grad_(False)
@@ -318,7 +314,7 @@ MODELS = {f"{kind} pyramid": (model_name(kind, "pico"), {}) for kind in ATTENTIO
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("key", MODELS)
 def test_every_model(key, format, tmp_path):
-    require(format)
+    pytest.importorskip(PACKAGES.get(format, "torch"))
     name, small = MODELS[key]
     source, path = source_of(name, **small), tmp_path / f"model{FORMATS[format].suffix}"
     if (lacking := CANNOT.get(key.removesuffix(" pyramid"))) and format != "torch_export":
