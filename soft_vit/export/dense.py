@@ -143,16 +143,14 @@ def dense_export_model(predictor: ConfigPredictor, img_size: int | tuple[int, in
     """Return the segmentor or detector of a predictor for images of one size, see `load_export_model`."""
     model, network = predictor.model, dense_module(predictor.model)
     if isinstance(network, PixelScores):
-        side, (mean, std) = model.test_cfg["crop_size"], normalisation_of(model).values()
+        side = model.test_cfg["crop_size"]
     else:
-        prepared = model.detector.transform
-        side, mean, std = -(-prepared.min_size[-1] // 32) * 32, prepared.image_mean, prepared.image_std
+        side = -(-model.detector.transform.min_size[-1] // 32) * 32
     return ExportModel(
         name=f"{type(model).__name__} of {backbone_spec(model).model}",
         model=network.eval().requires_grad_(False),
         input_size=(3, *to_2tuple(img_size or side)),
-        mean=tuple(mean),
-        std=tuple(std),
+        **normalisation_of(model),
         classes=tuple(predictor.names),
         outputs=network.outputs,
         notes=tuple(predictor.notes),

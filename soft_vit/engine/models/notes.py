@@ -21,8 +21,7 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
         spec = ModelSpec.of(network)
     elif backbone is not None:
         # Its config builds a detector or segmentor, apart from what a file noted of the backbone.
-        options = {"backbone": plain(backbone.options)} if backbone.options else {}
-        spec = ModelSpec(None, options, {key: value for key, value in backbone.cfg.items() if key in ("mean", "std")})
+        spec = ModelSpec(None, {"backbone": plain(backbone.options)} if backbone.options else {})
     else:
         return None
     known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
@@ -65,6 +64,8 @@ def cfg_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def normalisation_of(model: Any) -> dict[str, tuple[float, ...]]:
     """Return mean and std, for values in [0, 1], by which a model of MMEngine normalises images; {} for others."""
+    if (transform := getattr(getattr(model, "detector", None), "transform", None)) is not None:
+        return {"mean": tuple(transform.image_mean), "std": tuple(transform.image_std)}
     prepared = getattr(model, "data_preprocessor", None)
     if getattr(prepared, "_enable_normalize", True) is False:
         # mmpretrain's preprocessors leave values from 0 to 255.
