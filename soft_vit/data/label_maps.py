@@ -176,6 +176,8 @@ def find_label_maps(
     listed = [file for file in images.entries() if is_image(file.name)]
     if images.path == maps.path:
         listed = [file for file in listed if not file.name.endswith(map_end)]
+    elif maps.path.is_relative_to(images.path):
+        listed = [file for file in listed if not (images.path / file.name).is_relative_to(maps.path)]
     pairs = [(file, StoredFile(str(Path(file.name).with_suffix("")).removesuffix(end) + map_end)) for file in listed]
     missing = {label.name for _, label in pairs} - {entry.name for entry in maps.entries()}
     if not (pairs := [pair for pair in pairs if pair[1].name not in missing]):

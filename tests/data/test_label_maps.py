@@ -130,23 +130,23 @@ def test_classes_from_zero_are_not_shifted_unnoticed(tree):
     assert "contain 0 but not 3" in sentence
 
 
-# Values in masks, and the values and names of the classes that are found; None is refused.
+# The folder of masks, values in them, and the values and names of the classes that are found; None is refused.
 FLAT = [
-    ((0, 1, 2), (0, 1, 2), ["value 0", "value 1", "value 2"]),
-    ((3, 7, IGNORED), (3, 7), ["value 3", "value 7"]),
-    ((0, IGNORED), (0, IGNORED), ["background", "object"]),
-    ((1, IGNORED), None, r"got 1, 255\."),
+    ("masks", (0, 1, 2), (0, 1, 2), ["value 0", "value 1", "value 2"]),
+    ("photos/masks", (3, 7, IGNORED), (3, 7), ["value 3", "value 7"]),
+    ("masks", (0, IGNORED), (0, IGNORED), ["background", "object"]),
+    ("masks", (1, IGNORED), None, r"got 1, 255\."),
 ]
 
 
-@pytest.mark.parametrize(("written", "values", "names"), FLAT)
-def test_a_folder_of_images_and_a_folder_of_masks(written, values, names, tmp_path, monkeypatch):
-    """Relative to the working folder, without a list of classes; an image without a mask is left out."""
+@pytest.mark.parametrize(("folder", "written", "values", "names"), FLAT)
+def test_a_folder_of_images_and_a_folder_of_masks(folder, written, values, names, tmp_path, monkeypatch):
+    """In the folder of images or relative to the working folder; an image without a mask is left out."""
     monkeypatch.chdir(tmp_path)
     pixels = np.resize(np.array(written, np.uint8), (5, 7))
     for name in ("a", "b"):
         save(tmp_path / f"photos/{name}.jpg", np.zeros((5, 7, 3), np.uint8))
-    save(tmp_path / "masks/a.png", pixels)
+    save(tmp_path / folder / "a.png", pixels)
     if values is None:
         with pytest.raises(ValueError, match=names):
             find_label_maps("photos", "", ann_dir="masks")
