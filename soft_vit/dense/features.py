@@ -29,7 +29,8 @@ class TimmFeatures(nn.Module):
     They are not read before, so that a trained detector loads without them. frozen_stages: -1 trains everything,
     0 freezes the stem, n also the first n stages. norm_eval: keep the statistics of BatchNorm. out_norm: apply a
     LayerNorm over the channels of each map. with_cp: checkpoint activations. kwargs: of the timm model; a plain ViT has
-    dynamic_img_size and dynamic_img_pad by default, and so takes images of any size.
+    dynamic_img_size and dynamic_img_pad by default, and Swin without img_size has no strict_img_size, and so they take
+    images of any size.
 
     Options that the file of checkpoint_path records replace the model's own, and kwargs replace both.
 
@@ -57,6 +58,9 @@ class TimmFeatures(nn.Module):
         self.source = checkpoint_path or (TIMM_PREFIX + model_name if pretrained else "")
         self.norm_eval = norm_eval
         self.spec = _noted_spec(self.source)
+        if model_name.startswith("swin") and "img_size" not in kwargs:
+            # Those of timm take images of one size by default.
+            kwargs = {"strict_img_size": False, **kwargs}
         self._kwargs = kwargs = self.spec.arguments(kwargs)
         with torch.device("meta"):
             likeness = timm.create_model(model_name, features_only=True, **kwargs)

@@ -16,7 +16,7 @@ from soft_vit.engine.optim.optim_constructor import TimmOptimWrapperConstructor
 BODIES = [
     *[(TimmFeatures, *family, (72, 104)) for family in SMALL.values() if "embed_dims" in family[1]],
     *[(TimmFeatures, name, {}, (72, 104)) for name in ("resnet18", "convnext_atto", "mobilenetv3_small_050")],
-    (TimmFeatures, "swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1), "embed_dim": 24}, (224, 224)),
+    (TimmFeatures, "swin_tiny_patch4_window7_224", {"depths": (1, 1, 1, 1), "embed_dim": 24}, (72, 104)),
     (SOFT, "soft_pico", {}, (97, 203)),
     (SOFT, "soft_pico", {"out_indices": (1, 3)}, (333, 70)),
     (SOFT, "soft_pico", {"out_indices": (3,)}, (64, 64)),
