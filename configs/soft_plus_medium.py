@@ -1,5 +1,5 @@
 # tools/dist_train.sh configs/soft_plus_medium.py 8
-# 46 M parameters; not trained yet; the recipe is that of soft_medium.
+# 45 M parameters; not trained yet; the recipe is that of soft_medium.
 _base_ = ["_base_/default_runtime.py", "_base_/imagenet.py", "_base_/recipe.py"]
 
 model = dict(model_name="soft_plus_medium")
