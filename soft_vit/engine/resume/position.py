@@ -101,14 +101,14 @@ class BatchPositionHook(Hook):
 
     Raises ValueError for a resumed run with another number of steps or another global batch, since positions among the
     samples and in the schedule are counted in steps. Logs a warning for another number of processes with the same
-    global batch. The state of the optimizer and of its schedules comes from the checkpoint, as in MMEngine.
+    global batch, and for a run of another length. The state of the optimizer and of its schedules comes from the
+    checkpoint, as in MMEngine.
     """
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint["meta"]["batches"] = self._describe(runner)
-        kept = [hook for hook in runner.hooks if hasattr(hook, "kept")]
-        states = [(type(hook).__name__, {name: getattr(hook, name) for name in hook.kept}) for hook in kept]
-        checkpoint["meta"]["hooks"] = states
+        kept = ((type(hook).__name__, hook) for hook in runner.hooks if hasattr(hook, "kept"))
+        checkpoint["meta"]["hooks"] = [(kind, {name: getattr(hook, name) for name in hook.kept}) for kind, hook in kept]
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         # In a test this would build the training data.
@@ -120,22 +120,21 @@ class BatchPositionHook(Hook):
             if state := next((state for state in states if state[0] == type(hook).__name__), None):
                 states.remove(state)
                 vars(hook).update(copy.deepcopy(state[1]))
+        length = checkpoint["message_hub"]["runtime_info"].get("max_iters", runner.max_iters)
+        if length != runner.max_iters:
+            runner.logger.warning(f"Schedules stay those of {length} iterations, and the run has {runner.max_iters}.")
         before = checkpoint["meta"].get("batches")
         if before is None or before == (now := self._describe(runner)):
             return
-        difference = f"{_sentence(before)}, got {_sentence(now)}"
+        words = "{processes} processes of batch {batch_size} with {steps} steps an epoch"
+        difference = f"{words.format(**before)}, got {words.format(**now)}"
         same_batch = before["processes"] * before["batch_size"] == now["processes"] * now["batch_size"]
         if not same_batch or before["steps"] != now["steps"]:
             raise ValueError(f"A resumed run must have {difference}; use load_from to begin a run from these weights.")
-        what = "samples are the same, random numbers of steps differ"
-        runner.logger.warning(f"The checkpoint was written by {difference}: {what}.")
+        runner.logger.warning(f"The checkpoint is of {difference}: samples are the same, random numbers differ.")
 
     @staticmethod
     def _describe(runner: Runner) -> dict[str, int]:
         loader = runner.train_dataloader
         # loader.batch_size is None in configs with a batch sampler, as mmdet's.
         return {"processes": runner.world_size, "batch_size": loader.batch_sampler.batch_size, "steps": len(loader)}
-
-
-def _sentence(batches: dict[str, int]) -> str:
-    return "{processes} processes of batch {batch_size} with {steps} steps an epoch".format(**batches)

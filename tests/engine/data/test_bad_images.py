@@ -118,8 +118,8 @@ def test_odd_files_load_and_bad_ones_are_replaced_named_and_counted(tree):
     fresh = ImageTree(str(tree), pipeline=PIPELINE)
     loader = DataLoader(fresh, batch_size=16)
     resumed = BadImagesHook(max_share=0.01)
-    settings = {"world_size": 1, "logger": logger, "iter": 99, "_resume": True}
-    checkpoint = {"meta": {}}
+    settings = {"world_size": 1, "logger": logger, "iter": 99, "max_iters": 100, "_resume": True}
+    checkpoint = {"meta": {}, "message_hub": {"runtime_info": {}}}
     for one in (hook, resumed):
         runner = SimpleNamespace(train_dataloader=loader, hooks=[one], **settings)
         keeper = BatchPositionHook()

@@ -152,7 +152,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("now", "outcome"), CHANGES)
 def test_change(now, outcome):
-    checkpoint = {"meta": {}}
+    checkpoint = {"meta": {}, "message_hub": {"runtime_info": {"max_iters": 1000}}}
     BatchPositionHook().before_save_checkpoint(a_run(2, 4, 10), checkpoint)
     with pytest.raises(ValueError, match="batch 4 with 10") if outcome == "fails" else nullcontext():
         BatchPositionHook().after_load_checkpoint(now, checkpoint)
@@ -326,7 +326,7 @@ def test_checkpoint_of_another_run_is_no_result(tmp_path):
     assert again.checkpoint == first.checkpoint
 
 
-def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
+def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch, logged):
     """The best one counts for itself, and a resumed run goes on with the files that are there."""
     events = []
     put, remove = AtomicBackend.put, AtomicBackend.remove
@@ -354,6 +354,7 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
     events.clear()
     train(DEMO, work_dir=tmp_path, resume="auto", validate=False, options={**options, "train_cfg.max_epochs": 4})
     assert events == ["epoch_4.pth", "- epoch_2.pth"]
+    assert any("Schedules stay those of" in line for line in logged)
     # The best one of another folder stays.
     (best := tmp_path / "best_accuracy_top1_epoch_2.pth").touch()
     train(DEMO, work_dir=tmp_path / "other", resume=str(tmp_path / "epoch_3.pth"), options=options)
@@ -363,8 +364,7 @@ def test_old_checkpoints_go_after_the_next_is_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("kept", "epochs"), [(-1, 2), (2, 1)])
 def test_what_a_signal_wrote_goes_in_the_end(tmp_path, kept, epochs):
     (tmp_path / "stopped_iter_1.pth").touch()
-    hook = {"max_keep_ckpts": kept, "save_last": False}
-    options = tiny(images=4, batch=4, epochs=epochs)
-    options |= {f"default_hooks.checkpoint.{name}": value for name, value in hook.items()}
+    options = tiny(images=4, batch=4, epochs=epochs) | {"default_hooks.checkpoint.save_last": False}
+    options |= {"default_hooks.checkpoint.max_keep_ckpts": kept}
     train(DEMO, work_dir=tmp_path, validate=False, options=options)
     assert [path.name for path in tmp_path.glob("*.pth")].count("stopped_iter_1.pth") == 0
