@@ -94,11 +94,8 @@ def models_tables(rows: Sequence[Row]) -> list[str]:
     }
     summary = [[name, len(own), ", ".join(sorted({r.family for r in own}))] for name, own in groups.items() if own]
     summary.append(["all", len(rows), f"of timm {rows[0].timm}"])
-    lines = [
-        [r.model, r.family, name, r.softmax, r.exponent, r.params, r.size, r.error]
-        for name, own in groups.items()
-        for r in own
-    ]
+    named = [(r, name) for name, own in groups.items() for r in own]
+    lines = [[r.model, r.family, name, r.softmax, r.exponent, r.params, r.size, r.error] for r, name in named]
     header = ["model", "family", "softmax", "stage: rows", "exponent of N", "params (M)", "pixels", "error"]
     return [markdown_table(["group", "architectures", "timm's files"], summary), markdown_table(header, lines)]
 

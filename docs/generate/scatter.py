@@ -79,10 +79,9 @@ def _panel(top: float, title: str, spreads: Mapping[str, Spread], models: Mappin
     for top1 in range(math.ceil(lowest / 2) * 2, math.floor(highest) + 1, 2):
         parts.append(f'<path class="thin" d="M{LEFT} {up(top1):.1f} H{WIDTH}"/>')
         parts.append(text(LEFT - 8, up(top1) + 4, f"{top1} %", "s", "end"))
-    for power in range(math.floor(slowest), math.ceil(fastest) + 1):
-        for rate in (10**power, 2 * 10**power, 5 * 10**power):
-            if slowest <= math.log10(rate) <= fastest:
-                parts.append(text(across(rate), floor + 18, f"{rate:g}", "s", "middle"))
+    ticks = [n * 10**power for power in range(math.floor(slowest), math.ceil(fastest) + 1) for n in (1, 2, 5)]
+    shown = (rate for rate in ticks if slowest <= math.log10(rate) <= fastest)
+    parts += [text(across(rate), floor + 18, f"{rate:g}", "s", "middle") for rate in shown]
     places = {name: (across(rates[name]), up(models[name].top1)) for name in names}
     parts += [dot(*places[name], models[name].kind, short(name)) for name in names]
 
@@ -116,8 +115,6 @@ def scatter(panels: Mapping[str, Path], models: Mapping[str, Published]) -> str:
 def speed_table(names: Sequence[str], files: Mapping[str, Path], models: Mapping[str, Published]) -> str:
     """Return a Markdown table of images per second, with a column for each file by its header."""
     rates = [read_rates(path) for path in files.values()]
-    rows = [
-        [f"`{short(name)}`", f"{models[name].top1:.1f}", *(rate_cell(rate.get(name)) for rate in rates)]
-        for name in names
-    ]
+    cells = {name: [rate_cell(rate.get(name)) for rate in rates] for name in names}
+    rows = [[f"`{short(name)}`", f"{models[name].top1:.1f}", *cells[name]] for name in names]
     return markdown_table(["model", "published top-1 %", *files], rows)

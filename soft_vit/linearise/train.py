@@ -68,11 +68,10 @@ class _Losses(nn.Module):
         if in_first:
             errors = transfer_errors(self.student, twin or teacher, x, blocks, weights=twin is not None)
             return errors[-1 if plan.match == "weights" else slice(None)].sum()
-        intermediates = plan.intermediates
         with torch.no_grad():
-            expected = tokens_of(teacher, x, intermediates)
+            expected = tokens_of(teacher, x, plan.intermediates)
         prefix = expected[-1].shape[1] - math.prod(teacher.feat_size(x))
-        found = tokens_of(self.student, x, intermediates)
+        found = tokens_of(self.student, x, plan.intermediates)
         return torch.stack([token_errors(a, b, prefix) for a, b in zip(found, expected, strict=True)]).mean()
 
 

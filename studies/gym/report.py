@@ -131,12 +131,9 @@ def scores_table(found: Scores) -> str:
             if first.mean - second.mean > 2 * (first.squared_error + second.squared_error) ** 0.5:
                 bold.add((task, kind))
 
-    def cell(key: tuple[str, str]) -> str:
-        if key not in found:
-            return ""
-        return f"**{found[key]}**" if key in bold else str(found[key])
-
-    rows = [[kind, *(cell((task, kind)) for task in tasks), f"{100 * _mean(found, kind):.1f}"] for kind in kinds]
+    cells = {key: f"**{score}**" if key in bold else str(score) for key, score in found.items()}
+    means = {kind: f"{100 * _mean(found, kind):.1f}" for kind in kinds}
+    rows = [[kind, *(cells.get((task, kind), "") for task in tasks), means[kind]] for kind in kinds]
     return markdown_table(["attention", *tasks, "mean"], rows)
 
 

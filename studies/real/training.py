@@ -111,5 +111,4 @@ def finetune_cells(name: str, root: Path) -> dict[str, Any]:
     if begin == "student":
         options["model.model_name"] = f"local-dir:{save_student(STUDENT, root)}"
     options |= {"train_dataloader.num_workers": 0, "val_dataloader.num_workers": 0}
-    options |= {"train_dataloader.persistent_workers": False, "val_dataloader.persistent_workers": False}
     return _trained("finetune/soft_tiny_imagefolder.py", root / "runs" / "cells" / name, int(seed), options)
