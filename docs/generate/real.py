@@ -67,6 +67,7 @@ def students_table(results: Results) -> str:
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
         crops = "varied" if student.get("vary") else "plain"
         crops += f", of one photograph in {student['part']}" if student.get("part", 1) > 1 else ""
+        crops += f", {student['hidden']:.0%} hidden" if student.get("hidden") else ""
         cells = ["/".join(map(str, student["sizes"])), f"`{student['kind']}`", softmax, crops]
         cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
         parameters = student.get("trainable", "all") if steps[1] else "attention"
@@ -110,8 +111,8 @@ def students_chart(results: Results) -> str:
     for i in range(round((1 - low) * 20) + 1):
         parts.append(f'<path class="thin" d="M{LEFT} {up(low + i / 20):.1f} H{LEFT + WIDE}"/>')
         parts.append(text(LEFT - 8, up(low + i / 20) + 4, f"{low + i / 20:.2f}", "s", "end"))
-    for minutes in range(0, math.ceil(longest) + 1, 10):
-        parts.append(text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle"))
+    ticks = range(0, math.ceil(longest) + 1, 10)
+    parts += [text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle") for minutes in ticks]
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
     named = {name for _, cosine, _, name in points if "probe" in results[name] and cosine > NAMED_WITH_PROBE}
     best = NAMED_FROM

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -19,9 +21,8 @@ from studies.real.data import write_photographs
 from studies.real.judge import Judge, held_out, photograph_of, probe
 from studies.real.teacher import compare_with_package, load_teacher
 
-CHECKED, JUDGED = 8, 32
-"""Pictures of each source on which phases are checked, and on which students are judged."""
-JUDGED_AT_MORE = 4
+CHECKED, JUDGED, JUDGED_AT_MORE = 8, 32, 4
+"""Pictures of each source on which phases are checked, and on which students are judged, at more sizes by fewer."""
 SEEDED = ("linear_150", "hedgehog_150", "hedgehog_150_both", "mala_150", "hedgehog_600_all", "hedgehog_600_varied")
 """Students that other seeds repeat."""
 # Pictures on which the conversion is compared with the package.
@@ -36,7 +37,8 @@ class Student(NamedTuple):
     after: the student whose weights it begins with, in place of a first phase. keep: blocks that keep softmax. sizes:
     of `Plan`; phases are checked, and students judged, at the second one. also: sides in pixels at which it is judged
     too. probed: whether a probe reads its features. vary: of `UnlabelledImages`. part: it learns from one photograph in
-    so many, with all of its tiles. match, trainable: of `Plan`.
+    so many, with all of its tiles. match, trainable: of `Plan`. hidden: share of patches that it does not see while it
+    learns tokens, as in Wei and Chellappa, arXiv 2504.00037.
     """
 
     kind: str = "linear"
@@ -53,6 +55,7 @@ class Student(NamedTuple):
     part: int = 1
     match: Match = "outputs"
     trainable: Trainable = "all"
+    hidden: float = 0.0
     seed: int = 0
 
 
@@ -95,6 +98,7 @@ STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", SHORT, 3e-5, EVERY)
 ALONE: dict[str, Any] = dict(blocks=EVERY, trainable="attention")
 STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", SHORT, 3e-4, **ALONE)
 STUDENTS |= {f"hedgehog_600_{of}": second(f"hedgehog_450_{of}", SHORT, 1e-4, **ALONE) for of in ("varied", *LONGER)}
+STUDENTS |= {f"hedgehog_600_hidden{n}": STUDENTS["hedgehog_600_varied"]._replace(hidden=n / 100) for n in (25, 50)}
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
 FULL: dict[str, Any] = dict(blocks=EVERY, sizes=(112, 224), also=(448, 896), probed=True)
 STUDENTS |= {
@@ -109,6 +113,12 @@ STUDENTS |= {
 }
 STUDENTS["hedgehog_448_varied"] = STUDENTS["hedgehog_224_varied"]._replace(sizes=(112, 224, 448))
 STUDENTS |= {f"{name}_seed{seed}": STUDENTS[name]._replace(seed=seed) for seed, name in product((1, 2), SEEDED)}
+
+
+def hide_patches(share: float, student: Backbone, args: tuple[Tensor]) -> tuple[Tensor]:
+    """Give a share of the patches of images `[B, 3, H, W]` the mean colour in training."""
+    seen = torch.rand(len(args[0]), 1, *student.feat_size(args[0])) >= share * student.training
+    return (args[0] * F.interpolate(seen.float(), args[0].shape[2:]),)
 
 
 def load_learned(backbone: Backbone, name: str, root: Path) -> None:
@@ -138,6 +148,8 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
     run = Linearisation(teacher, kind, plan, options=options, keep_softmax=student.keep)
     if student.after:
         load_learned(run.student, student.after, root)
+    if student.hidden:
+        run.student.register_forward_pre_hook(partial(hide_patches, student.hidden))
 
     def batches(start: int) -> Iterator[Tensor]:
         # Other pictures than those of the student that it begins with.

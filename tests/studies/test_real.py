@@ -178,6 +178,16 @@ def test_pre_training_and_labels(root: Path, monkeypatch) -> None:
     assert pretrain.learn_masked("cells_soft_plus_pico_tuned_100_1", root)["loss"] == first["loss"] > 0
 
 
+def test_patches_are_hidden_in_training_alone() -> None:
+    student: Any = SimpleNamespace(training=True, feat_size=lambda x: (20, 30))
+    ones = torch.ones(2, 3, 40, 60)
+    (seen,) = students.hide_patches(0.25, student, (ones,))
+    assert seen.mean().item() == pytest.approx(0.75, abs=0.1)
+    assert torch.equal(seen[:, :, ::2, ::2], seen[:, :, 1::2, 1::2])
+    student.training = False
+    assert torch.equal(students.hide_patches(0.25, student, (ones,))[0], ones)
+
+
 def test_bags_of_items(root: Path, monkeypatch) -> None:
     for name, value in dict(LENGTHS=(1, 3), BAGS=4, EPOCHS=2, SHIRT=1).items():
         monkeypatch.setattr(bags, name, value)
@@ -213,7 +223,7 @@ def test_a_run_is_a_file_and_is_done_once(root: Path, monkeypatch, handler) -> N
     write_teacher(root)
     small = Student(steps=(1, 1, 0), sizes=(28,), batch_size=2, also=(42,), probed=True)
     monkeypatch.setitem(students.STUDENTS, "linear_150", small)
-    after = students.second("linear_150", (1, 0), 1e-4, part=2, probed=False)
+    after = students.second("linear_150", (1, 0), 1e-4, part=2, probed=False, hidden=0.5)
     monkeypatch.setitem(students.STUDENTS, "linear_150_1e-4", after)
     monkeypatch.setattr(students, "load_teacher", lambda root: load_teacher(root, **VIT))
     monkeypatch.setattr(students, "JUDGED", 2)
