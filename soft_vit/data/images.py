@@ -231,8 +231,9 @@ def find_multi_label_images(root: str | Path, split: str, *, classes: Sequence[s
 
     The images lie in `root/split`, in an archive of it, or in root itself. A line of `split.txt` is a file name and its
     classes, separated by TABs, or by spaces in a line without TABs. `split.csv` has the file name in its first
-    column. Its second and last column holds the classes, separated by `|`, `;`, commas or spaces; or each further
-    column is a class, named by a header, with 1 for images that have it and 0 for others.
+    column. Its second and last column holds the classes, separated by the first of `|`, `;`, commas and spaces that the
+    file has there; or each further column is a class, named by a header, with 1 for images that have it and 0 for
+    others.
 
     classes: names of all classes, in order; by default the lines of `root/classes.txt`, else the columns of classes,
     else all names in the list of `train`, sorted. Images that the list leaves out are not used.
@@ -274,7 +275,8 @@ def _read_labels(root: Path, split: str) -> tuple[dict[str, list[str]], list[str
         if bad := [row for row in rows if len(row) != 1 + len(columns)]:
             raise ValueError(f"{table} must have {1 + len(columns)} columns in each row, got {','.join(bad[0])}.")
         if len(columns) == 1:
-            columns, rows = None, [[name, *filter(None, re.split(r"[|;,\s]+", labels))] for name, labels in rows]
+            columns, separator = None, next((s for s in "|;," if any(s in labels for _, labels in rows)), None)
+            rows = [[name, *filter(str.strip, labels.split(separator))] for name, labels in rows]
         elif bad := [(name, flag) for name, *flags in rows for flag in flags if flag.strip() not in ("0", "1")]:
             raise ValueError(f"Columns of classes in {table} must hold 0 or 1, got {bad[0][1]!r} for {bad[0][0]}.")
         else:
@@ -338,8 +340,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 
 
 def _listed_classes(root: Path, split: str) -> list[str] | None:
-    listed = root / "classes.txt"
-    if listed.is_file():
+    if (listed := root / "classes.txt").is_file():
         return read_classes(listed)
     train = open_storage(root / "train") if split not in ("", "train") else None
     if train is None:

@@ -51,8 +51,7 @@ def test_the_same_from_a_folder_and_from_archives(tmp_path, kind, inside):
     root = make_tree(tmp_path)
     (root / "train" / "a" / "._0 a.png").write_bytes(b"what an operating system puts there")
     (root / "train" / "a" / "notes.txt").write_text("no image")
-    (root / "train" / ".cache").mkdir()
-    (root / "train" / ".cache" / "0.png").write_bytes(picture(0))
+    make_tree(root / "train", ".cache")
     if kind != "folder":
         pack(root, "train", kind, inside)
     for _ in range(2):
@@ -60,8 +59,7 @@ def test_the_same_from_a_folder_and_from_archives(tmp_path, kind, inside):
         assert images.classes == ["a", "b"]
         assert contents(images) == EXPECTED
         # As it reaches a worker that was not forked.
-        copy = pickle.loads(pickle.dumps(images))
-        assert contents(copy) == EXPECTED
+        assert contents(pickle.loads(pickle.dumps(images))) == EXPECTED
 
 
 def test_an_index_of_an_archive_that_has_changed_is_not_used(tmp_path):
@@ -163,6 +161,11 @@ def test_several_labels_of_an_image(tmp_path, kind, text, archive):
     listed(tmp_path, "val", "txt", "3.png c\n")
     assert contents(find_multi_label_images(tmp_path, "val")) == [(3, (2,))]
     assert contents(find_multi_label_images(tmp_path, "val", classes=["c", "d"])) == [(3, (0,))]
+
+
+def test_names_of_several_words_in_a_list(tmp_path):
+    listed(tmp_path, "train", "csv", "0.png,no finding\n1.png,big dog | no finding\n")
+    assert find_multi_label_images(tmp_path, "train").classes == ["big dog", "no finding"]
 
 
 LIST_MISTAKES = [

@@ -136,8 +136,7 @@ NOTES = [None, ModelSpec("soft_norm_pico", {"inverse": "cholesky"}, {"mean": (0.
 
 @pytest.mark.parametrize("notes", NOTES)
 def test_tensors_and_notes_come_back(notes, tmp_path):
-    data = safetensors_bytes(WEIGHTS, notes)
-    (tmp_path / "a.safetensors").write_bytes(data)
+    (tmp_path / "a.safetensors").write_bytes(safetensors_bytes(WEIGHTS, notes))
     read = load_weights(tmp_path / "a.safetensors")
     assert read.keys() == WEIGHTS.keys()
     assert all(read[name].dtype == value.dtype and torch.equal(read[name], value) for name, value in WEIGHTS.items())
