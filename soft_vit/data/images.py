@@ -342,8 +342,7 @@ def _places(names: Sequence[str], given: set[str], what: str) -> dict[str, int]:
 def _listed_classes(root: Path, split: str) -> list[str] | None:
     if (listed := root / "classes.txt").is_file():
         return read_classes(listed)
-    train = open_storage(root / "train") if split not in ("", "train") else None
-    if train is None:
+    if split in ("", "train") or (train := open_storage(root / "train")) is None:
         return None
     if isinstance(train, FolderStorage):
         # Faster than listing a million files.

@@ -77,6 +77,7 @@ WRONG = [
     (lambda: np.savetxt("bags.csv", ["file,label,split", "1.npz,yes,train"], fmt="%s"), {}, "val"),
     (str, {"model.attention": "linformer"}, "linformer"),
     (str, {"model.pool": "token"}, "token"),
+    (str, {"model.attention": "linear", "model.max_landmarks": 16}, "max_landmarks"),
 ]
 
 

@@ -12,7 +12,7 @@ from mmpretrain.structures import DataSample
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from soft_vit.layers import GatedAttentionPool, PreNormBlock, attention_class
+from soft_vit.layers import GatedAttentionPool, PreNormBlock, attention_class, attention_options
 from soft_vit.ops.numerics import check_choice
 from soft_vit.registry import MODELS, register
 
@@ -57,6 +57,8 @@ class BagClassifier(BaseClassifier):
             kind = attention_class(attention)
             if kind.traits.fixed_grid:
                 raise ValueError(f"attention must take bags of any length, got {attention!r}, whose weights fix it.")
+            if unknown := options.keys() - {*attention_options(kind), "sr_ratio"}:
+                raise ValueError(f"Options of {attention!r} must be those of its type, got {min(unknown)!r}.")
             attentions = [kind(dim, num_heads, feat_size=(1,), **options) for _ in range(depth)]
             self.blocks, self.norm = nn.ModuleList(PreNormBlock(dim, one) for one in attentions), nn.LayerNorm(dim)
         self.token = nn.Parameter(nn.init.trunc_normal_(torch.empty(dim), std=0.02)) if pool == "token" else None

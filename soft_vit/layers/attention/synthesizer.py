@@ -67,8 +67,7 @@ class DenseScores(Scores):
 
     def forward(self, x: Tensor, feat_size: tuple[int, int]) -> Tensor:
         weight, bias = self.on(feat_size)
-        hidden = split_heads(self.hidden(x).relu(), len(weight))
-        return hidden @ weight.flatten(2) + bias.flatten(2)
+        return split_heads(self.hidden(x).relu(), len(weight)) @ weight.flatten(2) + bias.flatten(2)
 
 
 class RandomScores(Scores):
