@@ -94,8 +94,10 @@ def test_report(kind: str) -> None:
         before, after = (count_complexity(form, (1, 3, 64, 64)) for form in (plain, model))
         assert (report.params_before, report.flops_before) == (before.params, before.macs)
         assert (report.params_after, report.flops_after) == (after.params, after.macs)
-    assert all(isinstance(block.attn, ATTENTIONS[kind]) for block in model.blocks)
     assert (report.attention, report.blocks) == (kind, [0])
+    assert isinstance(model.blocks[0].attn, ATTENTIONS[kind])
+    # Also where all weights are of another dtype.
+    assert copy.deepcopy(model).bfloat16()(images(model).bfloat16()).isfinite().all()
     assert sorted(report.kept + report.new) == sorted(attention_parameters(model))
     old = torch.cat([value.flatten() for value in attention_parameters(plain).values()]).unique()
     for name in report.kept:
@@ -208,8 +210,7 @@ def test_mode_dtype_and_rates_stay() -> None:
     model = vit(attn_drop_rate=0.1, proj_drop_rate=0.2).train().bfloat16()
     model.blocks[1].eval()
     soft_vit.swap_attention(model, "softmax")
-    attn = model.blocks[0].attn
-    frozen = model.blocks[1]
+    attn, frozen = model.blocks[0].attn, model.blocks[1]
     assert (model.training, attn.training, frozen.training, frozen.attn.training) == (True, True, False, False)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert (attn.attn_drop, attn.proj_drop.p) == (0.1, 0.2)

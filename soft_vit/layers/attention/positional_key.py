@@ -70,6 +70,9 @@ class PositionalKeyAttention(SelfAttention):
         q, k, v = self.qkv(x).chunk(3, dim=-1)
         k = add_positions(k, self.positional_encoding, self.feat_size, layout)
         q, k, v = (split_heads(part, self.num_heads) for part in (self.features(q), self.features(k), v))
+        if self.qk_conv or not isinstance(self.q_norm, nn.Identity):
+            # These take the dtype of their weights.
+            q, k = q.to(self.qkv.weight.dtype), k.to(self.qkv.weight.dtype)
         q, k = self.queries(q, layout, rotate), self.keys(k, layout, rotate)
         mixed = self.joined(self.attend(q, k, self.values(v), layout))
         mixed = add_to_heads(mixed, self.dwc(head_maps(v, layout)), layout)
