@@ -109,8 +109,7 @@ def _note(item: Input, made_with: dict[str, Any]) -> dict[str, Any]:
     """Return what the features of an image are made with. An address or a pipe has no size."""
     if not isinstance(item.source, Path):
         return {**made_with, "image": item.source}
-    path = os.path.abspath(item.source)
-    return {**made_with, "image": printable(path), "bytes": os.path.getsize(path)}
+    return {**made_with, "image": printable(os.path.abspath(item.source)), "bytes": os.path.getsize(item.source)}
 
 
 def _is_done(path: Path, note: dict[str, Any]) -> bool:

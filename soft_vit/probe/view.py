@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -27,7 +28,7 @@ CAPTION = 14
 class AttentionRow:
     """One token's row of an attention matrix.
 
-    weights: `[heads, h, w]`, on the grid of the keys. query: row and column of the token on the map of `feat_size`.
+    weights: `[heads, h, w]`, see `on_map`. query: row and column of the token on the map of `feat_size`.
     """
 
     attention: str
@@ -52,25 +53,25 @@ def attention_row(
     row, column = query or (height // 2, width // 2)
     if not (0 <= row < height and 0 <= column < width):
         raise ValueError(f"query must be below {height} {width} in stage {stage}, got {row} {column}.")
-    attn, rows = blocks[layer].attn, []
-
-    def keep(matrix: Tensor) -> None:
-        rows.append(matrix[0, :, prefix + row * width + column, prefix:].float().cpu())
-
-    with watch_attention(attn, keep), torch.inference_mode():
+    attn, seen = blocks[layer].attn, []
+    with watch_attention(attn, seen.append), torch.inference_mode():
         model.forward_features(image[None])
-    weights = rows[0].unflatten(-1, key_grid(attn, (height, width))).numpy()
+    weights = on_map(seen[0][0, :, prefix + row * width + column, prefix:].float().cpu(), attn, (height, width)).numpy()
     return AttentionRow(model.attention[stage - 1], (row, column), (height, width), weights)
 
 
-def key_grid(attn: Attention, feat_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the grid of an attention's keys for a map (H, W): the map itself, unless the keys are reduced."""
-    if isinstance(attn, SpatialReductionAttention) and attn.sr is not None:
-        if attn.linear:
-            return POOLED_SIDE, POOLED_SIDE
-        side = attn.sr.kernel_size[0]
-        return max(1, feat_size[0] // side), max(1, feat_size[1] // side)
-    return feat_size
+def on_map(weights: Tensor, attn: Attention, feat_size: tuple[int, int]) -> Tensor:
+    """Return weights `[heads, M]` of an attention's keys on the map (H, W): a window's weight for each of its tokens.
+
+    Tokens that no window covers have zero. Those of pooled keys are 7 x 7, which cover the map.
+    """
+    if not isinstance(attn, SpatialReductionAttention):
+        return weights.unflatten(-1, feat_size)
+    if attn.linear:
+        return weights.unflatten(-1, (POOLED_SIDE, POOLED_SIDE))
+    maps = torch.kron(weights.unflatten(-1, (max(1, feat_size[0] // attn.window[0]), -1)), torch.ones(1, *attn.window))
+    # Also cuts a window that is larger than the map.
+    return F.pad(maps, (0, feat_size[1] - maps.shape[2], 0, feat_size[0] - maps.shape[1]))
 
 
 def plot_attention_row(row: AttentionRow, image: np.ndarray, path: Path) -> None:
