@@ -67,7 +67,7 @@ def students_table(results: Results) -> str:
         softmax = ", ".join(map(str, history.get("softmax", {}).get("kept", []))) or "none"
         crops = "varied" if student.get("vary") else "plain"
         crops += f", of one photograph in {student['part']}" if student.get("part", 1) > 1 else ""
-        crops += f", {student['hidden']:.0%} hidden" if student.get("hidden") else ""
+        crops += f", {100 * student['hidden']:g} % hidden" if student.get("hidden") else ""
         cells = ["/".join(map(str, student["sizes"])), f"`{student['kind']}`", softmax, crops]
         cells += [student.get("match", "outputs"), " + ".join(str(n) for n in steps if n), f"{rates[0]:g}"]
         parameters = student.get("trainable", "all") if steps[1] else "attention"
