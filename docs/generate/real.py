@@ -47,8 +47,10 @@ def teacher_table(results: Results) -> str:
     (result,) = results.values()
     cells = [result["pictures"], *(f"{result['differences'][name]:.1e}" for name in ("tokens", "saliency", "map"))]
     cells += [f"{result['probe'][name]:.1f}" for name in ("ridge", "neighbours", "majority")]
-    header = ["pictures", "tokens, over the largest", "saliency", "the package's own map"]
-    return markdown_table([*header, "defects by ridge %", "by neighbours %", "majority %"], [cells])
+    cells += [f"{agreement:.3f}" for agreement in result["agreement"].values()]
+    header = ["pictures", "tokens, over the largest", "saliency", "the package's own map", "defects by ridge %"]
+    header += ["by neighbours %", "majority %", *(f"agreement, {change}" for change in result["agreement"])]
+    return markdown_table(header, [cells])
 
 
 def students_table(results: Results) -> str:

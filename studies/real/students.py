@@ -14,12 +14,13 @@ from torch import Tensor
 
 from soft_vit.linearise import Backbone, Linearisation, Plan, UnlabelledImages, make_student, save_backbone
 from soft_vit.linearise.plan import Match, Trainable
+from soft_vit.linearise.train import resized
 from soft_vit.weights.load import load_into
 from soft_vit.weights.read import read_checkpoint_file
 from studies.gym.study import parse_kind
 from studies.real.data import write_photographs
 from studies.real.judge import Judge, held_out, photograph_of, probe
-from studies.real.teacher import compare_with_package, load_teacher
+from studies.real.teacher import SIZE, compare_with_package, load_teacher
 
 CHECKED, JUDGED, JUDGED_AT_MORE = 8, 32, 4
 """Pictures of each source on which phases are checked, and on which students are judged, at more sizes by fewer."""
@@ -92,11 +93,11 @@ STUDENTS |= {
 # What more pictures would bring, by half and a quarter of them; and weights of attentions, besides their outputs.
 LONGER: dict[str, dict[str, Any]] = {"half": {"part": 2}, "quarter": {"part": 4}, "both": {"match": "both"}}
 STUDENTS |= {f"hedgehog_450_{name}": STUDENTS["hedgehog_450_varied"]._replace(**LONGER[name]) for name in LONGER}
-STUDENTS["hedgehog_1000_both"] = STUDENTS["hedgehog_450_both"]._replace(steps=(1000, 0, 0))
+STUDENTS |= {f"hedgehog_{n}_both": STUDENTS["hedgehog_450_both"]._replace(steps=(n, 0, 0)) for n in (1000, 2000)}
 # All parameters in the second phase, or the attentions alone, whose rate may be higher.
 STUDENTS["hedgehog_600_all"] = second("hedgehog_450_varied", SHORT, 3e-5, EVERY)
 ALONE: dict[str, Any] = dict(blocks=EVERY, trainable="attention")
-STUDENTS["hedgehog_600_3e-4"] = second("hedgehog_450_varied", SHORT, 3e-4, **ALONE)
+STUDENTS |= {f"hedgehog_600_{lr}": second("hedgehog_450_varied", SHORT, float(lr), **ALONE) for lr in ("3e-4", "3e-5")}
 STUDENTS |= {f"hedgehog_600_{of}": second(f"hedgehog_450_{of}", SHORT, 1e-4, **ALONE) for of in ("varied", *LONGER)}
 STUDENTS |= {f"hedgehog_600_hidden{n}": STUDENTS["hedgehog_600_varied"]._replace(hidden=n / 100) for n in (25, 50)}
 # For the teacher's own size, without softmax and with three blocks of it. Most steps are at half the size.
@@ -109,6 +110,8 @@ STUDENTS |= {
     "hedgehog_224_both": second("hedgehog_1000_both", (1250, 750), 1e-4, **FULL | ALONE),
     "hedgehog_224_attention": second("hedgehog_450_varied", (1200, 500), 1e-4, **FULL | ALONE),
     "hedgehog_224_keep3_both": second("hedgehog_1000_both", (600, 250), 1e-4, keep=3, **FULL | ALONE),
+    "hedgehog_224_long": second("hedgehog_2000_both", (2000, 1000), 3e-5, **FULL | ALONE),
+    "hedgehog_224_keep3_long": second("hedgehog_2000_both", (1000, 500), 3e-5, keep=3, **FULL | ALONE),
     "hedgehog_224_keep3_attention": second("hedgehog_450_varied", (600, 250), 1e-4, keep=3, **FULL | ALONE),
 }
 STUDENTS["hedgehog_448_varied"] = STUDENTS["hedgehog_224_varied"]._replace(sizes=(112, 224, 448))
@@ -172,8 +175,19 @@ def linearise(name: str, root: Path) -> dict[str, Any]:
 
 
 def measure_teacher(name: str, root: Path) -> dict[str, Any]:
-    """Return how exactly the teacher was converted, and what a probe reads from its features."""
+    """Return how exactly the teacher was converted, what a probe reads from it, and how it agrees with itself.
+
+    agreement: with its features of the same pictures, mirrored, moved, or enlarged from half the size.
+    """
     paths = sorted((write_photographs(root) / "held_out").glob("*.jpg"))
     images = [Image.open(path).convert("RGB") for path in paths[:: len(paths) // COMPARED]]
-    found = {"differences": compare_with_package(root, images), "pictures": len(images)}
-    return found | {"probe": probe(root, load_teacher(root)[0], PROBE_SIZE)}
+    teacher, decoder = load_teacher(root)
+    found: dict[str, Any] = {"differences": compare_with_package(root, images), "pictures": len(images)}
+    found |= {"probe": probe(root, teacher, PROBE_SIZE), "agreement": {}}
+    judge = Judge(root, teacher, decoder, SIZE, JUDGED)
+    x = judge.images
+    changed = {"mirrored": x.flip(3), "moved by 2 pixels": x.roll((2, 2), (2, 3))}
+    changed["enlarged"] = resized(resized(x, SIZE // 2), SIZE)
+    for change, judge.images in changed.items():
+        found["agreement"][change] = judge.compare(teacher)["agreement"]
+    return found
