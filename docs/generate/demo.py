@@ -88,8 +88,7 @@ class FashionDemo(Demo):
 @command_line
 def main(argv: Sequence[str]) -> None:
     parser = ArgumentParser(__doc__, prog="python -m docs.generate.demo")
-    text = "also draw the items of Fashion-MNIST, and measure its file on the test images (default: neither)"
-    parser.add_argument("--data", type=Path, metavar="ROOT", help=text)
+    parser.add_argument("--data", type=Path, metavar="ROOT", help="also draw items, and measure the Fashion-MNIST file")
     args = parser.parse_args(argv)
     fashion = FashionDemo()
     for demo in (TilesDemo(), fashion):

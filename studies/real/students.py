@@ -71,25 +71,19 @@ SHORT, MIDDLE, EVERY = (150, 0), (3, 7), tuple(range(11))
 KINDS = ("linear", "hedgehog", "mala", "focused", "polaformer", "rala", "agent", "nystrom")
 STUDENTS = {f"{kind}_150": Student(kind) for kind in KINDS}
 STUDENTS |= {f"{kind}_150_both": Student(kind, match="both") for kind in ("linear", "hedgehog", "focused")}
+STUDENTS |= {f"{kind}_150_conv": Student(f"{kind}:qk_conv=True") for kind in KINDS[:2]}
 STUDENTS |= {
     "hedgehog_150_weights": Student("hedgehog", match="weights"),
-    "linear_150_conv": Student("linear:qk_conv=True"),
     "linear_150_norm": Student("linear:key_norm=instance"),
-    "hedgehog_150_conv": Student("hedgehog:qk_conv=True"),
     "hedgehog_150_3e-3": Student("hedgehog", lr=(3e-3, 3e-5)),
     "hedgehog_300": Student("hedgehog", (300, 0, 0)),
     "hedgehog_450_varied": Student("hedgehog", (450, 0, 0), vary=True),
 }
 # The second phase after the first one's 150 steps: rates, and the tokens of blocks in the middle.
-STUDENTS |= {
-    "linear_150_3e-4": second("linear_150", SHORT, 3e-4),
-    "linear_150_1e-4": second("linear_150", SHORT, 1e-4),
-    "linear_150_1e-4_middle": second("linear_150", SHORT, 1e-4, MIDDLE),
-    "hedgehog_150_1e-4_all": second("hedgehog_150", SHORT, 1e-4, EVERY),
-    "hedgehog_150_3e-5": second("hedgehog_150", SHORT, 3e-5),
-    "hedgehog_150_3e-5_all": second("hedgehog_150", SHORT, 3e-5, EVERY),
-    "hedgehog_150_1e-4_middle": second("hedgehog_150", SHORT, 1e-4, MIDDLE),
-}
+STUDENTS["hedgehog_150_3e-5"] = second("hedgehog_150", SHORT, 3e-5)
+STUDENTS |= {f"linear_150_{lr}": second("linear_150", SHORT, float(lr)) for lr in ("3e-4", "1e-4")}
+STUDENTS |= {f"hedgehog_150_{lr}_all": second("hedgehog_150", SHORT, float(lr), EVERY) for lr in ("1e-4", "3e-5")}
+STUDENTS |= {f"{kind}_150_1e-4_middle": second(f"{kind}_150", SHORT, 1e-4, MIDDLE) for kind in KINDS[:2]}
 # What more pictures would bring, by half and a quarter of them; and weights of attentions, besides their outputs.
 LONGER: dict[str, dict[str, Any]] = {"half": {"part": 2}, "quarter": {"part": 4}, "both": {"match": "both"}}
 STUDENTS |= {f"hedgehog_450_{name}": STUDENTS["hedgehog_450_varied"]._replace(**LONGER[name]) for name in LONGER}
