@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mmengine.dist import get_rank, is_main_process
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import FUNCTIONS
 from mmengine.runner import Runner
@@ -27,26 +27,28 @@ class StopHook(Hook):
     def __init__(self) -> None:
         self._stop = Stop()
 
+    def before_run(self, runner: Runner) -> None:
+        if not _checkpoint_hooks(runner):
+            # MMEngine's own hook writes nothing between its intervals.
+            runner.register_hook(SafeCheckpointHook(interval=-1, save_last=False, max_keep_ckpts=-1))
+
     def after_train_iter(self, runner: Runner, *args: Any, **kwargs: Any) -> None:
-        if not self._stop.is_asked() or not runner.optim_wrapper.should_update():
-            return
-        hooks = _checkpoint_hooks(runner)
-        if all(hook.saved_iter != runner.iter + 1 for hook in hooks):
-            hooks[0].save_between(runner)
-        self._leave(runner, runner.iter + 1)
+        if self._stop.is_asked() and runner.optim_wrapper.should_update():
+            hooks = _checkpoint_hooks(runner)
+            if all(hook.saved_iter != runner.iter + 1 for hook in hooks):
+                hooks[0].save_between(runner)
+            self._leave(runner, runner.iter + 1)
 
     def after_val_iter(self, runner: Runner, batch_idx: int, *args: Any, **kwargs: Any) -> None:
         loader = runner.val_dataloader
         # Ranks may differ by one batch.
         everywhere = len(loader.dataset) // (runner.world_size * loader.batch_sampler.batch_size)
-        if batch_idx >= everywhere or not self._stop.is_asked():
-            return
-        if any(hook.saved_iter == runner.iter for hook in _checkpoint_hooks(runner)):
+        saved = any(hook.saved_iter == runner.iter for hook in _checkpoint_hooks(runner))
+        if batch_idx < everywhere and self._stop.is_asked() and saved:
             self._leave(runner, runner.iter)
 
     def _leave(self, runner: Runner, iteration: int) -> None:
-        if is_main_process():
-            runner.logger.info(f"Stopped by {self._stop.reason}: iteration {iteration} is saved; go on with --resume.")
+        runner.logger.info(f"Stopped by {self._stop.reason}: iteration {iteration} is saved; go on with --resume.")
         self._stop.leave()
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from contextlib import nullcontext
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -19,16 +18,12 @@ from soft_vit.resume.stop import EXIT_STOPPED, RunStopped, listening
 # What a signal does to a run.
 
 
-def a_run(saved_iter: int | None, due: bool = True) -> SimpleNamespace:
-    checkpoint = SafeCheckpointHook(interval=1)
-    checkpoint.saved_iter, checkpoint.save_between = saved_iter, Mock()
-    return SimpleNamespace(
+def a_run(saved_iter: int | None, due: bool = True) -> Mock:
+    return Mock(
         world_size=1,
         iter=6,
-        hooks=[checkpoint],
-        save=checkpoint.save_between,
-        optim_wrapper=SimpleNamespace(should_update=lambda: due),
-        logger=SimpleNamespace(info=print),
+        hooks=[Mock(SafeCheckpointHook, saved_iter=saved_iter)],
+        optim_wrapper=Mock(should_update=lambda: due),
         val_dataloader=DataLoader(range(10), batch_sampler=BatchSampler(range(10), 4, drop_last=False)),
     )
 
@@ -42,18 +37,17 @@ def told():
 
 
 @pytest.mark.parametrize(("saved_iter", "written"), [(None, 1), (6, 1), (7, 0)])
-def test_what_is_not_saved_yet_is_saved(told, saved_iter, written, capsys):
-    run = a_run(saved_iter)
+def test_what_is_not_saved_yet_is_saved(told, saved_iter, written):
     with pytest.raises(SystemExit) as caught:
-        StopHook().after_train_iter(run, batch_idx=0)
+        StopHook().after_train_iter(run := a_run(saved_iter), batch_idx=0)
     assert caught.value.code == EXIT_STOPPED == 75
-    assert run.save.call_count == written
-    assert "iteration 7" in capsys.readouterr().out
+    assert run.hooks[0].save_between.call_count == written
+    assert "iteration 7" in run.logger.info.call_args.args[0]
 
 
 def test_a_window_of_accumulated_gradients_is_finished(told):
     StopHook().after_train_iter(run := a_run(None, due=False), batch_idx=0)
-    assert not run.save.called
+    assert not run.hooks[0].save_between.called
 
 
 @pytest.mark.parametrize(("saved_iter", "batch", "stops"), [(6, 0, True), (6, 1, True), (6, 2, False), (5, 0, False)])
@@ -72,6 +66,14 @@ def test_other_signals_on_request():
     assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)) == before
     with listening():
         StopHook().after_train_iter(a_run(None), batch_idx=0)
+
+
+def test_run_with_the_hook_of_mmengine_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr("soft_vit.resume.stop.Stop.is_asked", lambda self: True)
+    options = tiny(4, 2, 1) | {"default_hooks.checkpoint.type": "CheckpointHook"}
+    with pytest.raises(RunStopped):
+        train(DEMO, work_dir=tmp_path, options=options, validate=False)
+    assert (tmp_path / "stopped_iter_1.pth").is_file()
 
 
 # One run in a folder.
