@@ -77,7 +77,8 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.of_timm:
-            return self.model.forward_features(x)
+            # timm's ViTs that average tokens normalise the average alone, by fc_norm; otherwise it is an identity.
+            return self.model.fc_norm(self.model.forward_features(x))
         given = {name: True for name in signature(self.model.forward).parameters if name == "interpolate_pos_encoding"}
         return self.model(pixel_values=x, **given).last_hidden_state
 

@@ -65,8 +65,8 @@ def small_vit(**options: Any) -> Any:
     return model
 
 
-def teacher() -> Backbone:
-    return Backbone(small_vit(), (0.5,) * 3, (0.5,) * 3)
+def teacher(**options: Any) -> Backbone:
+    return Backbone(small_vit(**options), (0.5,) * 3, (0.5,) * 3)
 
 
 def saved_teacher(name: str, folder: Path) -> Path:
@@ -292,6 +292,12 @@ def test_a_run_that_stops_continues_exactly(tmp_path: Path) -> None:
             torch.save({**state, "settings": {**state["settings"], "images": value}}, tmp_path / "run.pth")
         with pytest.raises(ValueError, match=f"{key}.* got .*{value}"):
             other.fit(batches(whole.plan), torch.randn(2, 3, 16, 16), tmp_path / f"{file}.pth")
+
+
+@pytest.mark.parametrize("global_pool", ["token", "avg"])
+def test_final_tokens_are_normalised_where_timm_normalises_their_mean(global_pool: str) -> None:
+    tokens = teacher(global_pool=global_pool)(torch.randn(2, 3, 32, 32))
+    torch.testing.assert_close(tokens.var(-1, correction=0), torch.ones(2, 17), rtol=0, atol=1e-3)
 
 
 def test_errors_are_means_over_images():
