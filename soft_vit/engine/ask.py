@@ -1,10 +1,12 @@
 """Ask weights and data for what a config leaves open. The main process reads them, and all processes get its answers.
 
 Options of a model, and arguments such as mean and crop_pct, that a config does not set come from the record of the
-weights that a run starts from or tests, and otherwise from ImageNet's usual preprocessing.
+weights that a run starts from or tests, and otherwise from ImageNet's usual preprocessing. Sizes of a tested detector
+come from its record also where a config sets others, if no option does.
 """
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launche
 from soft_vit.engine.shared import Earlier, counts_classes, share_num_classes, takes_data_root
 from soft_vit.registry import DATASETS
 from soft_vit.resume.ranks import from_main
-from soft_vit.weights.spec import ModelSpec
+from soft_vit.weights.spec import OF_DETECTORS, ModelSpec
 
 # Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
 _PIXELS = {"mean": ("mean", IMAGENET_DEFAULT_MEAN, 255), "std": ("std", IMAGENET_DEFAULT_STD, 255)}
@@ -62,6 +64,11 @@ def ask(
     else:
         cfg.load_from, cfg.resume = None, False
         start, spec = None, tested
+        for name in OF_DETECTORS if model.get("backbone") else ():
+            value, place = spec.options.get(name), f"model.{name}"
+            if value and place not in earlier.options and json.dumps(model.get(name)) != json.dumps(value):
+                notify(f"{place} is {value}, as the tested file records, instead of {model.get(name)}.")
+                model[name] = value
     start, spec = start if spec else None, spec or ModelSpec()
     if not timm_model(cfg).get("pretrained"):
         _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))

@@ -16,6 +16,8 @@ MULTI_LABEL = "several labels for each image"
 """The entry of `notes` in timm's configuration of a model whose scores are sigmoids."""
 # Arguments of timm's create_model that do not describe the model.
 NOT_RECORDED = ("feature_cls", "features_only", "out_indices", "pretrained_strict")
+# Options of a detector that its weights do not show: sizes of images and of anchors.
+OF_DETECTORS = ("min_size", "max_size", "sizes")
 # Of noted sizes, to which position embeddings are resampled.
 MAX_SIDE = 1 << 14
 
@@ -49,9 +51,10 @@ class ModelSpec:
     """How a model is built again, and how its outputs are read.
 
     model: its timm name. options: arguments of `timm.create_model`, those that were given and the current number of
-    classes, channels and pooling; a swap is `architecture` and `attn_layer` of the model `swapped_by_soft_vit`. cfg:
-    entries of timm's pretrained configuration (see `USABLE`): preprocessing, with mean and std of RGB values in [0, 1],
-    names of the classes, and the note `MULTI_LABEL`. training: facts for a model card.
+    classes, channels and pooling; a swap is `architecture` and `attn_layer` of the model `swapped_by_soft_vit`. Those
+    of a detector are `OF_DETECTORS`, and its `backbone` has its own. cfg: entries of timm's pretrained configuration
+    (see `USABLE`): preprocessing, with mean and std of RGB values in [0, 1], names of the classes, and the note
+    `MULTI_LABEL`. training: facts for a model card.
     """
 
     model: str | None = None

@@ -19,6 +19,7 @@ from soft_vit.dense import mmcv_ext  # noqa: F401  before mmdet and mmseg are im
 from soft_vit.dense.segmentation.metric import SegmentationMetric, confusion
 from soft_vit.engine import evaluate, train
 from soft_vit.engine.config import resolve
+from soft_vit.engine.models.finetune import start_spec
 from soft_vit.engine.resume.read import load_checkpoint_file
 from soft_vit.predict import load_predictor, predict_files
 
@@ -26,8 +27,9 @@ from soft_vit.predict import load_predictor, predict_files
 
 
 ROOT = Path(__file__).parents[2]
+SIZE = "model.min_size"
 DETECTION = {
-    "model.min_size": 64,
+    SIZE: 64,
     "model.max_size": 80,
     "model.pyramid_channels": 32,
     "optim_wrapper.optimizer.lr": 3e-3,
@@ -117,6 +119,10 @@ def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd
 
     measured = evaluate(config, str(whole.checkpoint), options=options, work_dir=tmp_path / "test")
     assert {metric: measured[metric] for metric in whole.metrics} == pytest.approx(whole.metrics, abs=1e-6)
+
+    # Without the options, sizes are as recorded.
+    plain, one = (resolve(config, how, tested=start_spec(str(whole.checkpoint))).model for how in ({}, {SIZE: 96}))
+    assert name == "upernet" or (plain.min_size, plain.sizes, one.min_size) == (64, options["model.sizes"], 96)
 
 
 # The configs for one's own folders: two paths are enough, from any working folder; runs show data and predictions.

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from soft_vit.engine.data.views import view_of_config
 from soft_vit.engine.models.timm_model import backbone_spec, classes_of, timm_network, unwrapped
-from soft_vit.weights.spec import ModelSpec, plain
+from soft_vit.weights.spec import OF_DETECTORS, ModelSpec, plain
 
 
 def spec_of_run(runner: Runner) -> ModelSpec | None:
@@ -21,7 +21,8 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
         spec = ModelSpec.of(network)
     elif backbone is not None:
         # Its config builds a detector or segmentor, apart from what a file noted of the backbone.
-        spec = ModelSpec(None, {"backbone": plain(backbone.options)} if backbone.options else {})
+        known = {key: value for key, value in runner.cfg.model.items() if key in OF_DETECTORS and value is not None}
+        spec = ModelSpec(None, plain(known | ({"backbone": backbone.options} if backbone.options else {})))
     else:
         return None
     known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
