@@ -67,9 +67,12 @@ def test_attention_health_on_images_of_a_folder(tool, tmp_path, capsys, monkeypa
 
 # A convolutional model takes no img_size.
 @pytest.mark.parametrize("arguments", ["test_resnet", f"--config {RESOURCES}/configs/demo/soft_pico_shapes.py"])
-def test_get_flops(arguments, tool, capsys):
-    tool("get_flops")([*arguments.split(), "--img-size", "64x96", "--depth", "1"])
-    assert re.match(r"(test_resnet|soft_pico), 64 x 96, torch (.|\n)*(layer1|stages \| 1.129)", capsys.readouterr().out)
+@pytest.mark.parametrize("size", ["64x96", None])
+def test_get_flops(arguments, size, tool, capsys):
+    tool("get_flops")([*arguments.split(), *(["--img-size", size] if size else []), "--depth", "1"])
+    shown = size or ("160x160" if arguments == "test_resnet" else "64x64")
+    pattern = rf"(test_resnet|soft_pico), {shown.replace('x', ' x ')}, torch (.|\n)*(layer1|stages \| 1.12)"
+    assert re.match(pattern, capsys.readouterr().out)
 
 
 def test_spectrum_of_generated_shapes(tool, tmp_path, monkeypatch):

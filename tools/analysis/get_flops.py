@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import timm
 import torch
+from timm.layers import to_2tuple
 
 from soft_vit.cli import ArgumentParser, add_img_size_option, command_line
 from soft_vit.models.base import require_known
@@ -19,16 +20,17 @@ def main(argv: Sequence[str]) -> None:
     subject = parser.add_mutually_exclusive_group(required=True)
     subject.add_argument("model", nargs="?", metavar="MODEL", help="name of a timm model")
     subject.add_argument("--config", metavar="FILE", help="config with a model_name, instead of MODEL")
-    add_img_size_option(parser, default=(224, 224))
+    add_img_size_option(parser)
     parser.add_argument("--depth", type=int, default=2, help="levels of modules to list")
     args = parser.parse_args(argv)
-    height, width = args.img_size
     name, model_args = args.model, {}
     if args.config is not None:
         from soft_vit.engine.config import timm_model_of
 
         name, model_args = timm_model_of(args.config)
     require_known(name)
+    published = getattr(timm.get_pretrained_cfg(name), "input_size", (3, 224, 224))
+    height, width = args.img_size or to_2tuple(model_args.get("img_size") or published[1:])
     try:
         try:
             model = timm.create_model(name, **{**model_args, "img_size": (height, width)})
