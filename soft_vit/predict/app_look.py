@@ -20,10 +20,12 @@ from timm.models import get_pretrained_cfg
 from torch import Tensor
 
 from soft_vit.data.images import BadImage, decode_image
+from soft_vit.layers import Attention
 from soft_vit.models.swap import swap_attention
 from soft_vit.predict import RankedClasses, TimmPredictor
 from soft_vit.probe.attentions import attentions, stage_number
 from soft_vit.probe.health import Probe, probe
+from soft_vit.probe.view import on_map
 from soft_vit.weights import RECORDED_WEIGHTS
 from soft_vit.weights.fetch import lookup_folders
 
@@ -56,12 +58,13 @@ class Choice(NamedTuple):
 class LayerLook:
     """The attention of one layer. Stages, and layers of a stage, count from 1.
 
-    matrix: `[H, N, M]` on the CPU, None where it was not requested or does not exist. Its columns are N tokens or fewer
-    on a square, after prefix tokens.
+    matrix: `[H, N, M]` on the CPU, None where it was not requested or does not exist. Prefix tokens come first in its
+    rows and columns.
     """
 
     stage: int
     layer: int
+    attn: Attention
     probe: Probe
     matrix: Tensor | None
 
@@ -76,10 +79,10 @@ class LayerLook:
         return y, x
 
     def row(self, place: tuple[float, float]) -> np.ndarray:
-        """Return the weights of the token at a place, `[H, h, w]`; needs a matrix."""
+        """Return the weights of the token at a place, `[H, h, w]`, see `on_map`; needs a matrix."""
         prefix, (row, column) = self.matrix.shape[1] - self.side**2, self.cell(place)
         weights = self.matrix[:, prefix + row * self.side + column, prefix:]
-        return weights.unflatten(-1, (math.isqrt(weights.shape[-1]), -1)).numpy()
+        return on_map(weights, self.attn, (self.side, self.side)).numpy()
 
 
 @dataclass
@@ -163,7 +166,7 @@ def look(predictor: TimmPredictor, picture: Image.Image, depth: str = "last") ->
     image = predictor.transform(picture)[None]
     probes = probe(model, image, {name: partial(keep, name) for name in chosen})
     layers = {
-        name: LayerLook(stage, layer, probes[name], matrices.get(name))
+        name: LayerLook(stage, layer, watched[name], probes[name], matrices.get(name))
         for stage, names in sorted(stages.items())
         for layer, name in enumerate(names, 1)
     }

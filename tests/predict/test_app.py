@@ -51,8 +51,8 @@ def test_rows_are_those_of_the_tool(trained, depth, layers):
 
 
 MODELS = [
-    # Sides of the keys: a class token and reduced keys, one stage, and stages without attention of this package.
-    ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [2, 2, 2, 2]),
+    # Sides of the maps: a class token and reduced keys, one stage, and stages without attention of this package.
+    ("spatial_reduction_pyramid_pico", {"spatial_reduction", "softmax"}, [16, 8, 4, 2]),
     ("linear_vit_tiny_patch16", {"linear"}, [4]),
     ("flatten_swin_tiny", {"FlattenAttention"}, [16, 8]),
     # One stage, whose blocks are called layers.
