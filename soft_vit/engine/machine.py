@@ -75,8 +75,10 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     The factor is the number of images in an optimizer step, over all processes and accumulated batches, divided by
     `auto_scale_lr.base_batch_size`. Warm-up factors are relative already.
     """
-    if not (base := (cfg.get("auto_scale_lr") or {}).get("base_batch_size")):
-        raise ValueError(f"auto_scale_lr.base_batch_size must be the batch of the config's rate, got {base}.")
+    base, optimizer = (cfg.get("auto_scale_lr") or {}).get("base_batch_size"), cfg.optim_wrapper.optimizer
+    if not base or "lr" not in optimizer:
+        what = f"auto_scale_lr.base_batch_size and optimizer.lr must be a batch and its rate, got {base}"
+        raise ValueError(f"{what} and {optimizer.get('lr')}.")
     loader = cfg.train_dataloader
     batch = (loader.get("batch_sampler") or {}).get("batch_size", loader.get("batch_size"))
     start_processes(cfg)
@@ -84,7 +86,6 @@ def scale_learning_rate(cfg: Config, notify: Callable[[str], None] = print) -> N
     # MMEngine's own rule would scale again, and ignores accumulated batches and the bounds. The saved config holds the
     # rate of this batch.
     cfg.auto_scale_lr.update(enable=False, base_batch_size=images)
-    optimizer = cfg.optim_wrapper.optimizer
     before, optimizer.lr = optimizer.lr, optimizer.lr * images / base
     for scheduler in as_list(cfg.get("param_scheduler")):
         is_rate = scheduler["type"].endswith("LR") or scheduler.get("param_name") == "lr"

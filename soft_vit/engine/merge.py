@@ -191,7 +191,12 @@ def _choose_loop(cfg: Config) -> None:
     if type_name(loop) == "ExactIterLoop":
         # Logs count as the run does. MMEngine's epoch would be 0 in each validation.
         cfg.log_processor = {"by_epoch": False, **(cfg.get("log_processor") or {})}
-        ((cfg.get("default_hooks") or {}).get("logger") or {}).setdefault("log_metric_by_epoch", False)
+        hooks = cfg.get("default_hooks") or {}
+        (hooks.get("logger") or {}).setdefault("log_metric_by_epoch", False)
+        # One epoch lasts for the whole run: nothing would be saved before its end.
+        if (saving := hooks.get("checkpoint")) and "by_epoch" not in saving:
+            every = loop.get("val_interval", 1000) if saving.get("interval") == 1 else saving.get("interval", -1)
+            saving.update(by_epoch=False, interval=every)
 
 
 def _complete_hooks(cfg: Config) -> None:

@@ -372,7 +372,9 @@ LOOPS = [
 
 @pytest.mark.parametrize(("options", "loop"), LOOPS)
 def test_loop(options, loop):
-    assert resolve(DEMO, {"train_cfg": options}).train_cfg == loop
+    cfg = resolve(DEMO, {"train_cfg": options})
+    assert cfg.train_cfg == loop
+    assert cfg.default_hooks.checkpoint.get("by_epoch", True) == (loop["type"] != "ExactIterLoop")
 
 
 def test_hooks_are_dropped_and_workers_shielded():
@@ -445,3 +447,6 @@ def test_learning_rate_and_its_bounds(monkeypatch, processes, loader, wrapper, f
     machine.scale_learning_rate(scaled)
     # Neither MMEngine nor a run of the saved config must scale once more.
     assert scaled.to_dict() == config(factor, enable=False, batch=16 * factor).to_dict()
+    del scaled.optim_wrapper.optimizer["lr"]
+    with pytest.raises(ValueError, match=r"optimizer\.lr"):
+        machine.scale_learning_rate(scaled)
