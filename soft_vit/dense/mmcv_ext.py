@@ -72,8 +72,7 @@ def sigmoid_focal_loss_backward(
     """Write the derivative of each loss by its logit, `[N, C]`, into grad_input."""
     with torch.enable_grad():
         logits = _widen(input).detach().requires_grad_()
-        loss = _focal_loss(logits, target, weight, gamma, alpha)
-        grad_input.copy_(torch.autograd.grad(loss.sum(), logits)[0])
+        grad_input.copy_(torch.autograd.grad(_focal_loss(logits, target, weight, gamma, alpha).sum(), logits)[0])
 
 
 def _focal_loss(logits: Tensor, target: Tensor, weight: Tensor, gamma: float, alpha: float) -> Tensor:

@@ -54,8 +54,7 @@ def tiles_of(size: Sequence[int], side: int, overlap: float) -> np.ndarray:
 
     overlap: of neighbours, as a share of the side, from 0 to 1, without 1.
     """
-    step = max(round(side * (1 - overlap)), 1)
-    windows = windows_of(size, [side] * 2, [step] * 2)
+    windows = windows_of(size, [side] * 2, [max(round(side * (1 - overlap)), 1)] * 2)
     return np.array([(x.start, y.start, x.stop, y.stop) for y, x, _ in windows])
 
 
@@ -64,8 +63,7 @@ def hann(place: Tensor, at_start: bool, at_end: bool) -> Tensor:
 
     at_start, at_end: that end is the image's border, towards which the weights stay 1.
     """
-    flat = ((place < 0.5) & at_start) | ((place > 0.5) & at_end)
-    return (torch.sin(torch.pi * place) ** 2).masked_fill(flat, 1.0)
+    return (torch.sin(torch.pi * place) ** 2).masked_fill(((place < 0.5) & at_start) | ((place > 0.5) & at_end), 1.0)
 
 
 def resample(values: Tensor, axis: int, places: Tensor, mode: str) -> Tensor:

@@ -107,8 +107,7 @@ class MaskRCNNBoxes(nn.Module):
             chosen.append(level.topk(min(rpn.pre_nms_top_n() + extra, level.shape[1]), 1).indices + start)
             start += level.shape[1]
         index = torch.cat(chosen, 1)
-        proposals = boxes.gather(1, index[..., None].expand(-1, -1, 4))
-        return maps, proposals, logits.squeeze(2).gather(1, index).sigmoid()
+        return maps, boxes.gather(1, index[..., None].expand(-1, -1, 4)), logits.squeeze(2).gather(1, index).sigmoid()
 
     def classified(self, x: Tensor, maps: list[Tensor], proposals: Tensor) -> tuple[Tensor, Tensor]:
         """Return boxes `[B, N, K, 4]` and scores `[B, N, K]` of proposals."""

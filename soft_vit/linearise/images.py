@@ -140,8 +140,7 @@ def vary_colours(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     angle, grey = rng.uniform(-HUE, HUE), np.full((3, 3), 1 / 3)
     across = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
     # A rotation around the grey axis, after which what is not grey is scaled.
-    turned = math.cos(angle) * (np.eye(3) - grey) + math.sin(angle) * across
-    x = x @ (grey + rng.uniform(*SATURATION) * turned).T
+    x = x @ (grey + rng.uniform(*SATURATION) * (math.cos(angle) * (np.eye(3) - grey) + math.sin(angle) * across)).T
     mean = x.mean()
     return np.clip(rng.uniform(*CONTRAST) * mean + rng.uniform(*CONTRAST) * (x - mean), 0, 1)
 

@@ -221,8 +221,7 @@ class Linearisation:
 
     def _average(self) -> None:
         """Move the average of this phase's weights towards those of this step, farther in the first steps."""
-        done = self.step - self.plan.span(self.step - 1)[0]
-        share = max(1 - MOMENTUM, 9 / (10 + done))
+        share = max(1 - MOMENTUM, 9 / (10 + self.step - self.plan.span(self.step - 1)[0]))
         for name, value in self.student.state_dict().items():
             average = self.best["average"][name]
             average.lerp_(value, share) if value.is_floating_point() else average.copy_(value)

@@ -273,8 +273,7 @@ class EfficientViT(base.StagedModel):
                     block = named(context_module=Residual(attention, rate), local_module=block)
                 blocks.append(block)
             self.stages.append(base.Stage(blocks))
-        has_neck = num_classes > 0 or not self.neck_of_head
-        self.neck: nn.Module = self.make_neck(**dd) if has_neck else nn.Identity()
+        self.neck: nn.Module = self.make_neck(**dd) if num_classes > 0 or not self.neck_of_head else nn.Identity()
 
     def make_neck(self, **dd: Any) -> MapFusion:
         widths = [info["num_chs"] for info in self.feature_info[: len(self.stages)]]

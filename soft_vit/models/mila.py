@@ -155,8 +155,7 @@ class MILA(StagedModel):
         for i, rates in enumerate(self.drop_path_rates(depths)):
             last, common = i + 1 == len(depths), dict(mlp_ratio=mlp_ratio, proj_drop=proj_drop_rate, **dd)
             blocks = [self.make_block(last, embed_dims[i], num_heads[i], drop_path=rate, **common) for rate in rates]
-            downsample = None if last else self.downsample_class(*embed_dims[i : i + 2], **dd)
-            self.layers.append(Stage(blocks, downsample))
+            self.layers.append(Stage(blocks, None if last else self.downsample_class(*embed_dims[i : i + 2], **dd)))
         self.norm = self.norm_class(embed_dims[-1], eps=1e-5, **dd)
         self.init_weights(needs_reset=False)
 

@@ -152,8 +152,7 @@ class RAVLT(StagedModel):
             for rate in rates:
                 attn = attention(embed_dims[i], num_heads[i], feat_size=grids[i], **dd)
                 blocks.append(Block(embed_dims[i], attn, mlp_ratio, layer_scale[i], rate, **dd))
-            downsample = Downsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None
-            self.layers.append(Stage(blocks, downsample))
+            self.layers.append(Stage(blocks, Downsample(*embed_dims[i : i + 2], **dd) if i + 1 < len(depths) else None))
         self.proj = nn.Conv2d(embed_dims[-1], proj_width, 1, **dd)
         self.norm = nn.BatchNorm2d(proj_width, **dd)
         self.act = nn.SiLU()

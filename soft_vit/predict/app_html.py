@@ -49,8 +49,7 @@ def shares_html(look: Look) -> str:
     rows = []
     for layer in look.layers:
         found = layer.probe
-        dead = " (dead)" * found.is_dead
-        text = f"{_percent(found.share)}{dead}, {_percent(found.rest)}"
+        text = f"{_percent(found.share)}{' (dead)' * found.is_dead}, {_percent(found.rest)}"
         rows.append((f"{layer.stage}.{layer.layer} {found.attention}", [found.share, found.rest], text))
     return _bars(
         "Share of <b>attention</b> and <b>local branch</b>",

@@ -112,8 +112,7 @@ def add_entry(entry: Entry, path: str | Path = INDEX_FILE) -> None:
     # Fields at their default are left out.
     known = map(asdict, entries.values())
     items = [{key: value for key, value in one.items() if value not in (None, (), {}, "")} for one in known]
-    text = json.dumps({"version": 1, "entries": items}, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, text.encode())
+    write_atomically(path, (json.dumps({"version": 1, "entries": items}, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _entry(item: dict[str, Any]) -> Entry:

@@ -132,8 +132,7 @@ def written(file: TrainedFile, layout: str) -> bytes:
     if layout == "released":
         if not hasattr(network, "to_released"):
             raise ValueError(f"layout must not be 'released' for {file.model}, whose weights were never released.")
-        key = getattr(network, "released_key", "model")
-        content = {"arch": file.model, key: network.to_released(file.weights)}
+        content = {"arch": file.model, getattr(network, "released_key", "model"): network.to_released(file.weights)}
     elif layout == "mmengine":
         meta: dict[str, Any] = {"soft_vit_version": __version__, NOTES_KEY: file.spec.to_dict()}
         if classes := file.spec.label_names:

@@ -169,8 +169,7 @@ def test_weights_of_attentions_are_learned(kind: str, match: str) -> None:
     assert float(found[0]) == pytest.approx(float((p * (p / q).log() - p + q).sum(-1).mean()), rel=1e-4)
     torch.testing.assert_close(errors, attention_errors(run.student, of, x, [0, 1]).detach(), rtol=1e-4, atol=1e-6)
     run.fit(lambda start: itertools.repeat(x), x)
-    after = transfer_errors(run.student, twin, x, [0, 1], weights=True).detach()
-    assert (after[1] < 0.9 * found).all()
+    assert (transfer_errors(run.student, twin, x, [0, 1], weights=True).detach()[1] < 0.9 * found).all()
     changed = {key for key, value in run.student.state_dict().items() if not torch.equal(value, before[key])}
     assert any(".q" in key for key in changed)
     assert any("proj" in key for key in changed) == (match == "both")

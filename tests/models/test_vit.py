@@ -88,8 +88,7 @@ def test_images_of_any_size_equal_a_model_that_was_built_for_them(kind: str) -> 
 
 
 def test_patches_are_dropped_where_no_grid_is_needed() -> None:
-    model = create("linear", patch_drop_rate=0.5).train()
-    assert model(images()).isfinite().all()
+    assert create("linear", patch_drop_rate=0.5).train()(images()).isfinite().all()
     with pytest.raises(ValueError, match="patch_drop_rate"):
         create("local", patch_drop_rate=0.5)
 
@@ -208,8 +207,7 @@ def test_plain_images_of_one_size(kind):
     image = torch.randn(2, 3, 12, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     patches = image.unflatten(2, (3, 4)).unflatten(4, (5, 4)).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
     images = {**batch([(3, 5), (3, 5)]), "patches": patches}
-    found = model({name: x[:, :15] for name, x in images.items()})
-    assert relative_error(model(image), found) < 1e-12
+    assert relative_error(model(image), model({name: x[:, :15] for name, x in images.items()})) < 1e-12
 
 
 def test_gradients_with_checkpointing_and_two_threads():

@@ -113,8 +113,7 @@ def test_iteration_reaches_the_inverse_of_a_conditioned_matrix(sharpness: float)
     a = softmax_matrix(49, sharpness)
     z = iterative_pseudo_inverse(a, iters=20)
     # A Newton iteration corrects itself: what is left is the rounding of one product, times the condition number.
-    error = (a @ z - torch.eye(49, dtype=a.dtype)).abs().max()
-    assert error < 1e-14 * torch.linalg.cond(a).max()
+    assert (a @ z - torch.eye(49, dtype=a.dtype)).abs().max() < 1e-14 * torch.linalg.cond(a).max()
 
 
 def test_iteration_cubes_the_residual() -> None:

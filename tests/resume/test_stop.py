@@ -28,8 +28,7 @@ def test_second_signal(number, patience, ended):
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
         os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == ended
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == ended
 
 
 def test_in_another_thread_nothing_is_listened_for():

@@ -186,7 +186,7 @@ def load(case: SimpleNamespace, way: str, path: Path, out: Path, options: dict[s
         runs = [train_from(case, path, out / str(len(given)), given) for given in (options, case.options)]
         return tuple(load_checkpoint_file(run)["state_dict"] for run in runs)
     if way == "teacher":
-        return load_backbone(str(path)).eval()(x), case.model.forward_features(x)
+        return load_backbone(str(path)).eval()(x), case.model.fc_norm(case.model.forward_features(x))
     if way in ("TimmFeatures", "SOFT"):
         start = {"init_cfg": dict(type="Pretrained", checkpoint=str(path))}
         start = start if way == "SOFT" else {"checkpoint_path": str(path)}

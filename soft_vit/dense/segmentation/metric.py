@@ -70,8 +70,7 @@ def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
     truth, predicted = truth[labelled].long(), predicted[labelled].long()
     if predicted.numel() and predicted.max() >= num_classes:
         raise ValueError(f"model.num_classes must be {num_classes} as in the data, got class {int(predicted.max())}.")
-    pairs = truth * num_classes + predicted
-    return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+    return torch.bincount(truth * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def scores_of(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -132,7 +132,6 @@ class RandomWindows:
         classes = classes[classes != IGNORED]
         if len(classes) == 0:
             return torch.rand(2, device=labels.device) * torch.tensor(labels.shape, device=labels.device).flip(0)
-        chosen = classes[torch.randint(len(classes), (), device=labels.device)]
-        places = (labels == chosen).nonzero()
+        places = (labels == classes[torch.randint(len(classes), (), device=labels.device)]).nonzero()
         place = places[torch.randint(len(places), (), device=labels.device)].flip(0)
         return place + 0.5 + (2 * torch.rand(2, device=labels.device) - 1) * SPREAD * extent

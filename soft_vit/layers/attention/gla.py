@@ -80,7 +80,6 @@ class GatedLinearAttention(Attention):
         log_gates = F.logsigmoid(at_least_float32(self.gk_proj(u))) / GATE_POWER
         ahead, back = (split_heads(part, self.num_heads) for part in log_gates.split(sizes, dim=-1))
         # Tokens before heads in memory, for one copy and not one for each operation.
-        far = self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()
-        y = self.g_norm(far).flatten(2).to(u.dtype)
+        y = self.g_norm(self.attend(q, k, v, ahead, back, layout).transpose(1, 2).contiguous()).flatten(2).to(u.dtype)
         near = self.l_norm(u.unflatten(2, (self.num_heads, -1))).flatten(2).to(u.dtype)
         return self.proj_drop(self.proj(self.act(torch.lerp(near, y, self.g_proj(u).sigmoid()))))

@@ -72,8 +72,7 @@ class RWKV6Attention(Attention):
         self.time_maa_v.sub_(0.3 * place)
         channel = torch.linspace(0, 1, dim, device=self.time_decay.device)
         self.time_decay.copy_(5 * channel ** (0.7 + 1.3 * place) - 6)
-        bonus = place * (1 - channel) + zigzag(dim, channel) / 10
-        self.time_faaaa.copy_(bonus.view_as(self.time_faaaa))
+        self.time_faaaa.copy_((place * (1 - channel) + zigzag(dim, channel) / 10).view_as(self.time_faaaa))
         for weight in (self.time_maa_w1, self.time_maa_w2, self.time_decay_w1, self.time_decay_w2):
             nn.init.uniform_(weight, -1e-4, 1e-4)
 

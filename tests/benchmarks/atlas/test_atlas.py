@@ -30,8 +30,7 @@ def test_kinds_that_mix_all_tokens_let_each_see_all(kind):
     out = attention(x, (SIDE, SIDE))
     # The first tokens of bigbird see all; one in the middle does not.
     (grad,) = torch.autograd.grad(out[0, SIDE * SIDE // 2].square().sum(), x)
-    seen = bool((grad.abs().sum(-1) > 0).all())
-    assert seen == (kind in MIXES_ALL)
+    assert bool((grad.abs().sum(-1) > 0).all()) == (kind in MIXES_ALL)
 
 
 # What is measured, skipped and resumed, on small maps; memory as the kinds claim of themselves.
@@ -87,8 +86,7 @@ RATIOS = [
 
 @pytest.mark.parametrize(("ratios", "place"), RATIOS)
 def test_crossover(ratios, place):
-    found = crossover(ratios)
-    assert found == (place if isinstance(place, str) else pytest.approx(place))
+    assert crossover(ratios) == (place if isinstance(place, str) else pytest.approx(place))
 
 
 # Tables that are written are read as they were; files with a mistake are refused.

@@ -98,8 +98,7 @@ def test_coco_tree_reads_as_coco(tmp_path):
 
 
 def test_ade_tree(tmp_path):
-    counts = make_tree(tmp_path / "ade", "ade", train=4, val=2, size=64)
-    assert counts == {"images": 6, "classes": 11}
+    assert make_tree(tmp_path / "ade", "ade", train=4, val=2, size=64) == {"images": 6, "classes": 11}
     assert (tmp_path / "ade" / "classes.txt").read_text().split() == ["background", *CLASSES]
     for split, name, length in (("train", "training", 4), ("val", "validation", 2)):
         images = sorted((tmp_path / "ade" / "images" / name).iterdir())

@@ -67,8 +67,7 @@ def test_a_step_of_retinanet_on_other_families(family):
     detector = TorchvisionRetinaNet({"model_name": name, **small}, 10, pyramid_channels=32, min_size=96, head_convs=1)
     assert detector.detector.backbone.body.reductions == [8, 16, 32]
     assert [value.shape[-1] for value in detector(batch(1, sizes=[(96, 96)])["inputs"])] == [12, 6, 3, 2, 1]
-    losses = detector(**batch(2, 1), mode="loss")
-    detector.parse_losses(losses)[0].backward()
+    detector.parse_losses(detector(**batch(2, 1), mode="loss"))[0].backward()
     assert [name for name, parameter in detector.named_parameters() if parameter.grad is None] == []
 
 

@@ -130,8 +130,7 @@ def test_odd_files_load_and_bad_ones_are_replaced_named_and_counted(tree):
 
 def test_a_test_keeps_its_number_of_images(tree):
     dataset = ImageTree(str(tree), pipeline=PIPELINE, test_mode=True)
-    names = read_all(dataset, 0)
-    assert len(set(names)) == len(dataset)
+    assert len(set(read_all(dataset, 0))) == len(dataset)
     assert len(dataset.bad_images()) == len(BAD)
     index = dataset.bad_images()[0]
     assert not dataset[index]["inputs"].any()

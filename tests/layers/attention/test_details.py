@@ -166,8 +166,7 @@ def test_normaliser_never_vanishes(scale: float) -> None:
     of_q = of_q + of_k.amax(2, keepdim=True)
     phi_q, phi_k = (of_q - of_q.amax(-1, keepdim=True)).exp(), (of_k - of_k.amax(2, keepdim=True)).exp()
     assert ((phi_q * phi_k.sum(-2, keepdim=True)).sum(-1) >= 1).all()
-    x = performer_attention(q, k, v, projection=projection)
-    assert x.abs().max() <= v.abs().max() * (1 + 1e-5)
+    assert performer_attention(q, k, v, projection=projection).abs().max() <= v.abs().max() * (1 + 1e-5)
 
 
 # Reformer against dense shared-query-key attention under the mask that its hashes stand for.

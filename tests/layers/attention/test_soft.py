@@ -80,8 +80,7 @@ def test_transforms_of_functions():
     x.requires_grad_()
     (expected,) = torch.autograd.grad(attn(x, (6, 9)).square().sum(), x)
     attn.options = closed_form
-    grad = torch.func.grad(lambda x: attn(x, (6, 9)).square().sum())(x)
-    torch.testing.assert_close(grad, expected)
+    torch.testing.assert_close(torch.func.grad(lambda x: attn(x, (6, 9)).square().sum())(x), expected)
     attn.requires_grad_(False)
     each = torch.func.vmap(lambda x: attn(x[None], (6, 9))[0])(x.detach())
     torch.testing.assert_close(each, attn(x.detach(), (6, 9)))

@@ -65,8 +65,7 @@ def test_oracle_is_the_filter_after_any_number_of_steps(spread, start, ridge, it
 @pytest.mark.parametrize(("start", "ridge"), STARTS)
 def test_newton_reaches_the_inverse_of_a_conditioned_kernel(spread, start, ridge):
     a = kernel(spread)
-    error = relative_error(newton_inverse(a, 40, ridge, start), eigh_inverse(a, ridge))
-    assert error.max() < 1e-10
+    assert relative_error(newton_inverse(a, 40, ridge, start), eigh_inverse(a, ridge)).max() < 1e-10
 
 
 @pytest.mark.parametrize("spread", SPREADS)

@@ -92,5 +92,4 @@ def test_solver_finds_the_answers(name, options):
             assert label[asked].mean() == 0.5
     again = TASKS[name](*options).sample(np.random.default_rng(7), 24)
     assert all(np.array_equal(*pair) for pair in zip(batch, again, strict=True))
-    other = task.sample(np.random.default_rng(8), 24)
-    assert not np.array_equal(inputs, other.inputs)
+    assert not np.array_equal(inputs, task.sample(np.random.default_rng(8), 24).inputs)
