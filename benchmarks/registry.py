@@ -48,11 +48,7 @@ class Graphed:
 OPERATORS: dict[str, Callable[..., Tensor]] = {
     "naive": naive_soft_attention,
     **{inverse: partial(soft_attention, inverse=inverse) for inverse in ("newton", "cholesky")},
-    **{
-        f"{inverse}-{backend}": partial(soft_attention, inverse=inverse, backend=backend)
-        for inverse in ("newton", "cholesky")
-        for backend in BACKENDS
-    },
+    **{f"{i}-{b}": partial(soft_attention, inverse=i, backend=b) for i in ("newton", "cholesky") for b in BACKENDS},
     "newton-triton+graph": Graphed(partial(soft_attention, backend="triton")),
     # A function, as the operator of torch has no signature.
     "softmax": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),

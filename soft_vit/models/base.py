@@ -106,7 +106,8 @@ def init_linear(layer: nn.Linear | nn.Conv2d) -> None:
 
 def init_conv(layer: nn.Conv2d) -> None:
     """Draw normal weights of variance 2 / fan-out in place, and set the bias to zero."""
-    nn.init.normal_(layer.weight, std=(2 / (layer.weight[0, 0].numel() * layer.out_channels // layer.groups)) ** 0.5)
+    fan_out = layer.weight[0, 0].numel() * layer.out_channels // layer.groups
+    nn.init.normal_(layer.weight, std=(2 / fan_out) ** 0.5)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 

@@ -146,7 +146,8 @@ def window_attention(
     if not computes_parts(q):
         return attend(None, *args)[0]
     count, tile, _ = axis_tiles(feat_size[0], reach)
-    step = max(1, CHUNK_BYTES // (tile * feat_size[1] * q.shape[0] * q.shape[1] * q.shape[3] * q.element_size()))
+    row_bytes = tile * feat_size[1] * q.shape[0] * q.shape[1] * q.shape[3] * q.element_size()
+    step = max(1, CHUNK_BYTES // row_bytes)
     spans = [(first, min(first + step, count)) for first in range(0, count, step)]
     return in_parts([Part(partial(cut, rows), partial(attend, rows)) for rows in spans], 2, *args)[0]
 

@@ -49,9 +49,8 @@ def claim(number: int, source: str) -> Callable[[Callable[[], Finding]], Callabl
 
 def load_entries(path: Path) -> dict[int, Entry]:
     """Return the entries of a JSON file by number, or an empty dictionary if it is missing."""
-    if not path.exists():
-        return {}
-    return {int(number): entry for number, entry in json.loads(path.read_text()).items()}
+    entries = json.loads(path.read_text()) if path.exists() else {}
+    return {int(number): entry for number, entry in entries.items()}
 
 
 def claims_table(entries: Mapping[int, Entry]) -> str:
