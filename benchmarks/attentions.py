@@ -53,10 +53,9 @@ def attentions_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a Markdown table."""
     lines = []
     for row in rows:
-        values = [row[name] for name in FIGURES]
-        cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in values]
+        cells = ["not measured" if v is None else f"{v:.{2 if v < 100 else 0}f}" for v in map(row.get, FIGURES)]
         if row["error"]:
-            cells = [row["error"]] + [""] * (len(values) - 1)
+            cells = [row["error"]] + [""] * (len(FIGURES) - 1)
         lines.append([row["attention"], *cells])
     return markdown_table(["attention", *FIGURES.values()], lines)
 

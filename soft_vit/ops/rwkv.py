@@ -79,7 +79,8 @@ def biwkv(w: Tensor, u: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return y[:, :T]
         t = torch.arange(T, device=k.device)
         # Core ML adds truth values up as floats, which are no places.
-        return y.index_select(1, t + (t[:, None] >= starts).to(torch.int32).sum(1, dtype=torch.int32) - 1)
+        begun = (t[:, None] >= starts).to(torch.int32).sum(1, dtype=torch.int32)
+        return y.index_select(1, t + begun - 1)
 
 
 def sums_before(x: Tensor, own: bool = False, backward: bool = False) -> Tensor:
