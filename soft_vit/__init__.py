@@ -32,6 +32,8 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     See `soft_vit.models.swap.swap_attention` and `soft_vit.hf.swap_attention`, which raise ValueError for an unknown
     attention or option, or a model of another form.
     """
+    # A compiled model wraps the one that computes.
+    model = getattr(model, "_orig_mod", model)
     if any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__):
         from soft_vit import hf
 

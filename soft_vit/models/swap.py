@@ -35,9 +35,8 @@ PROJECTIONS = {"qkv": "qkv", "q_proj": "q", "k_proj": "k", "v_proj": "v"}
 
 def meta_copy(model: nn.Module) -> Any:
     """Return a copy on the meta device, which has shapes but no values, and takes no gradients."""
-    tensors = [*model.parameters(), *model.buffers()]
-    memo: dict[int, Any] = {id(x): torch.empty_like(x, device="meta") for x in tensors}
-    memo |= {id(x): nn.Parameter(memo[id(x)], requires_grad=False) for x in model.parameters()}
+    memo: dict[int, Any] = {id(x): torch.empty_like(x, device="meta") for x in model.buffers()}
+    memo |= {id(x): nn.Parameter(torch.empty_like(x, device="meta"), False) for x in model.parameters()}
     return copy.deepcopy(model, memo)
 
 

@@ -215,9 +215,9 @@ def test_mode_dtype_and_rates_stay() -> None:
 
 
 def test_hybrids_follow_the_map_of_their_backbone() -> None:
-    """Also at sizes that its stride does not divide, where timm's own count of tokens is rounded down."""
+    """Also at sizes that its stride does not divide, where timm's own count is rounded down, and in a compiled one."""
     model = timm.create_model("vit_small_resnet26d_224", dynamic_img_size=True, depth=1, num_classes=5).eval()
-    soft_vit.swap_attention(model, "local")
+    soft_vit.swap_attention(torch.compile(model), "local")
     seen = []
     model.blocks[0].attn.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
     assert model(torch.zeros(1, 3, 176, 240)).shape == (1, 5)
