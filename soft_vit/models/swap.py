@@ -103,7 +103,7 @@ def swap_attention(model: Any, kind: str, blocks: Iterable[int] | None = None, *
     VisionTransformer (ViT, DeiT, DINO, SigLIP, with class token, registers or without), Eva with or without rotary
     embedding, and BEiT without relative positions. Other weights stay; queries, keys, values, the output layer
     and norms of queries and keys are kept if the new attention has them. Afterwards the attention follows the map of
-    each image, of any size that the model takes.
+    each image, of any size that the model takes. Its parameters take gradients, also in a frozen model.
 
     blocks: numbers of the blocks to change, negative ones from the end; by default all. options: of the
     attention type, and sr_ratio (default 2), the side of the window that a reduced token summarises.
@@ -251,7 +251,8 @@ def _replace(model: Any, i: int, kind: str, options: dict[str, Any]) -> tuple[Vi
         proj_drop=_rate(getattr(old, "proj_drop", 0.0)),
         feat_size=_sizes(model)[1],
         **options,
-        **get_device_dtype(model),
+        # Those of the old attention, or of the model if that has no parameters.
+        **get_device_dtype(nn.ModuleList([old, model])),
     )
     norms = {name: getattr(old, name, nn.Identity()) for name in ("q_norm", "k_norm")}
     attn.rotate_half = bool(getattr(old, "rotate_half", False))
