@@ -35,11 +35,6 @@ class PixelScores(nn.Module):
         return self.segmentor.scores(x)
 
 
-def anchors_of(generator: nn.Module, x: Tensor, maps: list[Tensor]) -> Tensor:
-    """Return the anchors `[N, 4]` of one image of x, of all levels."""
-    return generator(ImageList(x, [tuple(x.shape[2:])]), maps)[0]
-
-
 def decoded(coder: Any, deltas: Tensor, boxes: Tensor, x: Tensor) -> Tensor:
     """Return boxes `[B, N, M, 4]` inside the images x, from deltas `[B, N, 4 M]` and boxes `[B or 1, N, 4]`."""
     boxes = boxes.expand(deltas.shape[0], -1, -1).flatten(0, 1)
@@ -47,26 +42,38 @@ def decoded(coder: Any, deltas: Tensor, boxes: Tensor, x: Tensor) -> Tensor:
     return clip_boxes_to_image(found, tuple(x.shape[2:]))
 
 
-class RetinaNetBoxes(nn.Module):
+class DetectorBoxes(nn.Module):
+    """What files of detectors share."""
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def seen(self, x: Tensor, generator: nn.Module) -> tuple[list[Tensor], Tensor]:
+        """Return the maps of images, padded as the detector pads them, and the anchors `[1, N, 4]` of all levels."""
+        part = self.detector.transform.size_divisible
+        # Numbers stay positive, as ONNX rounds division to zero.
+        down, right = ((side + part - 1) // part * part - side for side in x.shape[2:])
+        x = nn.functional.pad(x, (0, right, 0, down))
+        maps = list(self.detector.backbone(x).values())
+        return maps, generator(ImageList(x, [tuple(x.shape[2:])]), maps)[0][None]
+
+
+class RetinaNetBoxes(DetectorBoxes):
     """Boxes `[B, N, 4]` (x0, y0, x1, y1) in pixels, and scores `[B, N, K]`, of images `[B, 3, H, W]`."""
 
     outputs = ("boxes", "scores")
     # Two places in the last map, of stride 128.
     min_side = 160
 
-    def __init__(self, detector: nn.Module) -> None:
-        super().__init__()
-        self.detector = detector
-
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        maps = list(self.detector.backbone(x).values())
+        maps, anchors = self.seen(x, self.detector.anchor_generator)
         found = self.detector.head(maps)
-        anchors = anchors_of(self.detector.anchor_generator, x, maps)
-        boxes = decoded(self.detector.box_coder, found["bbox_regression"], anchors[None], x)
+        boxes = decoded(self.detector.box_coder, found["bbox_regression"], anchors, x)
         return boxes.squeeze(2), found["cls_logits"].sigmoid()
 
 
-class MaskRCNNBoxes(nn.Module):
+class MaskRCNNBoxes(DetectorBoxes):
     """Boxes of all proposals of Mask R-CNN, without masks.
 
     Images `[B, 3, H, W]` become proposals `[B, N, 4]` and their objectness `[B, N]`, the best of each level, and boxes
@@ -74,10 +81,6 @@ class MaskRCNNBoxes(nn.Module):
     """
 
     outputs = ("proposals", "objectness", "boxes", "scores")
-
-    def __init__(self, detector: nn.Module) -> None:
-        super().__init__()
-        self.detector = detector
 
     def forward(self, x: Tensor, given: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         """Return proposals, objectness, boxes and scores.
@@ -98,10 +101,10 @@ class MaskRCNNBoxes(nn.Module):
     def proposed(self, x: Tensor, extra: int = 0) -> tuple[list[Tensor], Tensor, Tensor]:
         """Return the maps, proposals and their objectness; extra: more proposals of each level than the model takes."""
         rpn = self.detector.rpn
-        maps = list(self.detector.backbone(x).values())
+        maps, anchors = self.seen(x, rpn.anchor_generator)
         by_level, deltas = rpn.head(maps)
         logits, deltas = (y.unflatten(0, (x.shape[0], -1)) for y in concat_box_prediction_layers(by_level, deltas))
-        boxes = decoded(rpn.box_coder, deltas, anchors_of(rpn.anchor_generator, x, maps)[None], x).squeeze(2)
+        boxes = decoded(rpn.box_coder, deltas, anchors, x).squeeze(2)
         chosen, start = [], 0
         for level in logits.squeeze(2).split([each[0].numel() for each in by_level], 1):
             chosen.append(level.topk(min(rpn.pre_nms_top_n() + extra, level.shape[1]), 1).indices + start)
@@ -129,13 +132,11 @@ class MaskRCNNBoxes(nn.Module):
         return result
 
 
-def dense_module(model: nn.Module) -> nn.Module | None:
-    """Return a detector or a segmentor as a module of normalised images; None for other models."""
+def dense_module(model: TimmSegmentor | TorchvisionDetector) -> nn.Module:
+    """Return a detector or a segmentor as a module of normalised images."""
     if isinstance(model, TimmSegmentor):
         return PixelScores(model)
-    if isinstance(model, TorchvisionDetector):
-        return (RetinaNetBoxes if isinstance(model.detector, RetinaNet) else MaskRCNNBoxes)(model.detector)
-    return None
+    return (RetinaNetBoxes if isinstance(model.detector, RetinaNet) else MaskRCNNBoxes)(model.detector)
 
 
 def dense_export_model(predictor: ConfigPredictor, img_size: int | tuple[int, int] | None) -> ExportModel:

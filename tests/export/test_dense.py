@@ -55,7 +55,8 @@ def assert_detected(given, expected, first_label):
 
 
 def test_boxes_of_retinanet():
-    model, image = retinanet(), torch.rand(1, 3, 64, 96)
+    """Of an image that the detector pads to 96 columns."""
+    model, image = retinanet(), torch.rand(1, 3, 64, 88)
     boxes, scores = dense_module(model)(image)
     model = model.detector
     assert_detected(kept(boxes[0][:, None].expand(-1, 3, -1), scores[0], model), model(list(image))[0], 0)
@@ -63,7 +64,7 @@ def test_boxes_of_retinanet():
 
 def test_boxes_of_mask_rcnn():
     """Suppressed by objectness in each level, and then by class."""
-    model, images = mask_rcnn(), torch.rand(2, 3, 64, 96)
+    model, images = mask_rcnn(), torch.rand(2, 3, 64, 88)
     module, model = dense_module(model), model.detector
     proposals, objectness, boxes, scores = outputs = module(images)
     # Strides 4 to 64, with three anchors for each place.
