@@ -34,8 +34,8 @@ class TimmFeatures(nn.Module):
 
     Options that the file of checkpoint_path records replace the model's own, and kwargs replace both.
 
-    The attributes channels and reductions list channels and strides of the maps, and spec is the record of the weights,
-    with the mean and std of their images. Raises ValueError for a model without such maps, and if
+    The attributes channels and reductions list channels and strides of the maps, and spec is the record of the model,
+    with the mean and std of its images. Raises ValueError for a model without such maps, and if
     frozen_stages exceeds the number of stages.
     """
 
@@ -57,11 +57,11 @@ class TimmFeatures(nn.Module):
         self.model_name = model_name
         self.source = checkpoint_path or (TIMM_PREFIX + model_name if pretrained else "")
         self.norm_eval = norm_eval
-        self.spec = _noted_spec(self.source)
+        noted = _noted_spec(self.source)
         if model_name.startswith("swin") and "img_size" not in kwargs:
             # Those of timm take images of one size by default.
             kwargs = {"strict_img_size": False, **kwargs}
-        self._kwargs = kwargs = self.spec.arguments(kwargs)
+        self._kwargs = kwargs = noted.arguments(kwargs)
         with torch.device("meta"):
             likeness = timm.create_model(model_name, features_only=True, **kwargs)
         if hasattr(getattr(likeness, "model", None), "dynamic_img_size"):
@@ -76,7 +76,7 @@ class TimmFeatures(nn.Module):
         indices = tuple(sorted(set(out_indices), key=lambda index: (index < 0, index)))
         self.body = timm.create_model(model_name, features_only=True, out_indices=indices, **self._kwargs)
         cfg = self.body.pretrained_cfg
-        self.spec = replace(self.spec, model=cfg.get("architecture"), cfg={**usable(cfg), **self.spec.cfg})
+        self.spec = replace(noted, model=cfg.get("architecture"), options=kwargs, cfg={**usable(cfg), **noted.cfg})
         self.channels: list[int] = self.body.feature_info.channels()
         self.reductions: list[int] = self.body.feature_info.reduction()
         self.out_norms = nn.ModuleList(LayerNorm2d(dim) if out_norm else nn.Identity() for dim in self.channels)

@@ -1,8 +1,9 @@
 """Ask weights and data for what a config leaves open. The main process reads them, and all processes get its answers.
 
 Options of a model, and arguments such as mean and crop_pct, that a config does not set come from the record of the
-weights that a run starts from or tests, and otherwise from ImageNet's usual preprocessing. Sizes of a tested detector
-come from its record also where a config sets others, if no option does.
+weights that a run starts from or tests, and otherwise from ImageNet's usual preprocessing. Sizes of a tested detector,
+and options of the backbone of a detector or segmentor, come from its record also where a config sets others, if no
+option does.
 """
 
 import copy
@@ -64,11 +65,15 @@ def ask(
     else:
         cfg.load_from, cfg.resume = None, False
         start, spec = None, tested
-        for name in OF_DETECTORS if model.get("backbone") else ():
-            value, place = spec.options.get(name), f"model.{name}"
-            if value and place not in earlier.options and json.dumps(model.get(name)) != json.dumps(value):
-                notify(f"{place} is {value}, as the tested file records, instead of {model.get(name)}.")
-                model[name] = value
+        backbone, of_backbone = model.get("backbone"), spec.options.get("backbone") or {}
+        of_model = {name: spec.options[name] for name in OF_DETECTORS if name in spec.options}
+        parts = {"model": (model, of_model), "model.backbone": (backbone, of_backbone)} if backbone else {}
+        for part, (entry, recorded) in parts.items():
+            for name, value in recorded.items():
+                given, place = entry.setdefault(name, value), f"{part}.{name}"
+                if place not in earlier.options and json.dumps(given) != json.dumps(value):
+                    notify(f"{place} is {value}, as the tested file records, instead of {given}.")
+                    entry[name] = value
     start, spec = start if spec else None, spec or ModelSpec()
     if not timm_model(cfg).get("pretrained"):
         _take_options(cfg, spec, fitted=bool(start and not cfg.get("resume")))

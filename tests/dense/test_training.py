@@ -28,8 +28,10 @@ from soft_vit.predict import load_predictor, predict_files
 
 ROOT = Path(__file__).parents[2]
 SIZE = "model.min_size"
+BOTTLENECK = "model.backbone.max_bottleneck"
 DETECTION = {
     SIZE: 64,
+    BOTTLENECK: (9, 9),
     "model.max_size": 80,
     "model.pyramid_channels": 32,
     "optim_wrapper.optimizer.lr": 3e-3,
@@ -120,9 +122,10 @@ def test_a_run_learns_resumes_exactly_and_is_tested(name, trees, tmp_path, capfd
     measured = evaluate(config, str(whole.checkpoint), options=options, work_dir=tmp_path / "test")
     assert {metric: measured[metric] for metric in whole.metrics} == pytest.approx(whole.metrics, abs=1e-6)
 
-    # Without the options, sizes are as recorded.
+    # Without the options, sizes and the backbone are as recorded.
     plain, one = (resolve(config, how, tested=start_spec(str(whole.checkpoint))).model for how in ({}, {SIZE: 96}))
     assert name == "upernet" or (plain.min_size, plain.sizes, one.min_size) == (64, options["model.sizes"], 96)
+    assert tuple(plain.backbone.max_bottleneck) == options.get(BOTTLENECK, (7, 7))
 
 
 # The configs for one's own folders: two paths are enough, from any working folder; runs show data and predictions.

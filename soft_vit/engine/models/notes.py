@@ -20,9 +20,9 @@ def spec_of_run(runner: Runner) -> ModelSpec | None:
     if network is not None:
         spec = ModelSpec.of(network)
     elif backbone is not None:
-        # Its config builds a detector or segmentor, apart from what a file noted of the backbone.
+        # Its config builds a detector or segmentor, apart from what its weights do not show.
         known = {key: value for key, value in runner.cfg.model.items() if key in OF_DETECTORS and value is not None}
-        spec = ModelSpec(None, plain(known | ({"backbone": backbone.options} if backbone.options else {})))
+        spec = ModelSpec(None, plain(known | {"backbone": backbone.arguments({})}))
     else:
         return None
     known = {key: value for key, value in spec.cfg.items() if not key.startswith("test_")}
