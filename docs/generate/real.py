@@ -88,8 +88,7 @@ def sizes_table(results: Results) -> str:
     rows = []
     for name, result in results.items():
         if result.keys() & {"probe", *TRAINING}:
-            has_probe, keys = "probe" in result, ("ridge", "neighbours")
-            probe = [f"{result['probe'][key]:.1f}" if has_probe else "" for key in keys]
+            probe = [f"{result['probe'][key]:.1f}" if "probe" in result else "" for key in ("ridge", "neighbours")]
             own, *_ = result["judged"]
             learned = {f"{own}, {what}": result[key] for key, what in TRAINING.items() if key in result}
             for i, (size, found) in enumerate((result["judged"] | learned).items()):
@@ -107,14 +106,13 @@ def students_chart(results: Results) -> str:
         cosine, kind = next(iter(result["judged"].values()))["cosine"], result["student"]["kind"]
         points.append((_total_minutes(name, results), cosine, "l" if "hedgehog" in kind else "q", name))
     longest, low = max(point[0] for point in points), math.floor(20 * min(point[1] for point in points)) / 20
-    across = lambda minutes: LEFT + 10 + (WIDE - 180) * minutes / longest  # noqa: E731  short
+    across = lambda minutes: LEFT + 10 + (WIDE - 180) * math.log(minutes / 2) / math.log(longest / 2)  # noqa: E731  short
     up = lambda cosine: TOP + HIGH * (1 - cosine) / (1 - low)  # noqa: E731
     parts = [text(LEFT, 26, "Cosine with the real teacher's features on held-out pictures", "b")]
     for i in range(round((1 - low) * 20) + 1):
         parts.append(f'<path class="thin" d="M{LEFT} {up(low + i / 20):.1f} H{LEFT + WIDE}"/>')
         parts.append(text(LEFT - 8, up(low + i / 20) + 4, f"{low + i / 20:.2f}", "s", "end"))
-    ticks = range(0, math.ceil(longest) + 1, 10)
-    parts += [text(across(minutes), TOP + HIGH + 20, f"{minutes}", "s", "middle") for minutes in ticks]
+    parts += [text(across(x), TOP + HIGH + 20, f"{x}", "s", "middle") for x in (2, 5, 10, 20, 50, 100, 200)]
     parts.append(text(LEFT + WIDE, TOP + HIGH + 20, "CPU minutes", "s", "end"))
     named = {name for _, cosine, _, name in points if "probe" in results[name] and cosine > NAMED_WITH_PROBE}
     best = NAMED_FROM
@@ -125,7 +123,8 @@ def students_chart(results: Results) -> str:
     dots = {name: (across(minutes), up(cosine)) for minutes, cosine, _, name in points}
     parts += [dot(*dots[name], style, name) for _, _, style, name in points]
     labels = [(*dots[name], name.removeprefix("hedgehog_")) for name in sorted(named)]
-    for (x, y), (_, _, name) in zip(label_places(labels, list(dots.values())), labels, strict=True):
+    # The title is above the corner.
+    for (x, y), (_, _, name) in zip(label_places(labels, [*dots.values(), (LEFT, TOP)]), labels, strict=True):
         parts.append(text(round(x, 1), round(y, 1), name, "s"))
     title = "Cosine of students with the real teacher against CPU minutes"
     return picture(title, LEFT + WIDE + 20, TOP + HIGH + 40, COLOURS, parts)
@@ -179,8 +178,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], str]]] = {
 def real_tables() -> str:
     """Return the sections with tables, in Markdown."""
     found = [(title, table, runs.load(part)) for part, (title, table) in SECTIONS.items()]
-    parts = [f"### {title}\n{table(of)}\n\n{measured(of.values())}." for title, table, of in found]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(f"### {title}\n{table(of)}\n\n{measured(of.values())}." for title, table, of in found) + "\n"
 
 
 def bags_table() -> str:
