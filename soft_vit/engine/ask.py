@@ -25,7 +25,7 @@ from soft_vit.engine.resume.restart import choose_checkpoint, restarting_launche
 from soft_vit.engine.shared import Earlier, counts_classes, share_num_classes, takes_data_root
 from soft_vit.registry import DATASETS
 from soft_vit.resume.ranks import from_main
-from soft_vit.weights.spec import OF_DETECTORS, ModelSpec
+from soft_vit.weights.spec import OF_DETECTORS, ModelSpec, plain
 
 # Arguments that these types take from the record of weights: its entry, the value without a record, and a factor.
 _PIXELS = {"mean": ("mean", IMAGENET_DEFAULT_MEAN, 255), "std": ("std", IMAGENET_DEFAULT_STD, 255)}
@@ -71,7 +71,7 @@ def ask(
         for part, (entry, recorded) in parts.items():
             for name, value in recorded.items():
                 given, place = entry.setdefault(name, value), f"{part}.{name}"
-                if place not in earlier.options and json.dumps(given) != json.dumps(value):
+                if place not in earlier.options and json.dumps(plain(given)) != json.dumps(value):
                     notify(f"{place} is {value}, as the tested file records, instead of {given}.")
                     entry[name] = value
     start, spec = start if spec else None, spec or ModelSpec()

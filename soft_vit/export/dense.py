@@ -19,6 +19,7 @@ from soft_vit.dense.segmentation import TimmSegmentor
 from soft_vit.engine.models.notes import normalisation_of
 from soft_vit.engine.models.timm_model import backbone_spec
 from soft_vit.export.model import ExportModel
+from soft_vit.models.base import pad_to_multiple
 from soft_vit.predict import ConfigPredictor
 
 
@@ -49,12 +50,9 @@ class DetectorBoxes(nn.Module):
         super().__init__()
         self.detector = detector
 
-    def seen(self, x: Tensor, generator: nn.Module) -> tuple[list[Tensor], Tensor]:
+    def maps_and_anchors(self, x: Tensor, generator: nn.Module) -> tuple[list[Tensor], Tensor]:
         """Return the maps of images, padded as the detector pads them, and the anchors `[1, N, 4]` of all levels."""
-        part = self.detector.transform.size_divisible
-        # Numbers stay positive, as ONNX rounds division to zero.
-        down, right = ((side + part - 1) // part * part - side for side in x.shape[2:])
-        x = nn.functional.pad(x, (0, right, 0, down))
+        x = pad_to_multiple(x, self.detector.transform.size_divisible)
         maps = list(self.detector.backbone(x).values())
         return maps, generator(ImageList(x, [tuple(x.shape[2:])]), maps)[0][None]
 
@@ -67,7 +65,7 @@ class RetinaNetBoxes(DetectorBoxes):
     min_side = 160
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        maps, anchors = self.seen(x, self.detector.anchor_generator)
+        maps, anchors = self.maps_and_anchors(x, self.detector.anchor_generator)
         found = self.detector.head(maps)
         boxes = decoded(self.detector.box_coder, found["bbox_regression"], anchors, x)
         return boxes.squeeze(2), found["cls_logits"].sigmoid()
@@ -101,7 +99,7 @@ class MaskRCNNBoxes(DetectorBoxes):
     def proposed(self, x: Tensor, extra: int = 0) -> tuple[list[Tensor], Tensor, Tensor]:
         """Return the maps, proposals and their objectness; extra: more proposals of each level than the model takes."""
         rpn = self.detector.rpn
-        maps, anchors = self.seen(x, rpn.anchor_generator)
+        maps, anchors = self.maps_and_anchors(x, rpn.anchor_generator)
         by_level, deltas = rpn.head(maps)
         logits, deltas = (y.unflatten(0, (x.shape[0], -1)) for y in concat_box_prediction_layers(by_level, deltas))
         boxes = decoded(rpn.box_coder, deltas, anchors, x).squeeze(2)
